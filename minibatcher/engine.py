@@ -1,0 +1,133 @@
+"""Le moteur : schedule → execute → update, et le journal de ce qui s'est passé.
+
+Le scheduler décide, un exécuteur exécute. L'exécuteur est fourni : le modèle réel (`minibatcher.model`) ou tout objet qui a la
+même méthode. La boucle, elle, ne change pas.
+"""
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from minibatcher.request import FinishReason, Request
+from minibatcher.scheduler import Scheduler, StepOutput, StepPlan
+
+
+class Executor(Protocol):
+    """Ce que le moteur attend d'un exécuteur."""
+
+    def execute(self, plan: StepPlan) -> StepOutput:
+        """Calcule le pas : écrit K et V des tokens prévus, rend un token par requête qui a rattrapé ses tokens connus."""
+        ...
+
+
+@dataclass(slots=True)
+class ArrivalEvent:
+    """Une requête a été acceptée. `time` en secondes, sur l'horloge du moteur."""
+
+    time: float
+    request_id: str
+    num_prompt_tokens: int
+
+
+@dataclass(slots=True)
+class StepEvent:
+    """Un pas. Durées en secondes, tailles en tokens ou en blocs.
+
+    - `scheduled` : tokens calculés, par requête ; `sampled` : requêtes qui ont reçu un token (à l'instant `end`) ;
+    - `admitted` : tokens trouvés en cache, par requête entrée ou revenue ; `preempted` : requêtes renvoyées en file ;
+    - `finished` : raison de fin, par requête ; `num_free_blocks` : après la décision, avant les fins du pas.
+    """
+
+    step: int
+    start: float
+    end: float
+    scheduled: dict[str, int]
+    sampled: list[str]
+    admitted: dict[str, int]
+    preempted: list[str]
+    finished: dict[str, FinishReason]
+    num_free_blocks: int
+    num_running: int
+    num_waiting: int
+
+    @property
+    def duration(self) -> float:
+        return self.end - self.start
+
+
+@dataclass(slots=True)
+class EndEvent:
+    """Une requête s'est terminée entre deux pas : annulation ou chaîne d'arrêt."""
+
+    time: float
+    request_id: str
+    finish_reason: FinishReason
+
+
+Event = ArrivalEvent | StepEvent | EndEvent
+
+
+@dataclass
+class EngineCore:
+    """Un scheduler, un exécuteur, une horloge (secondes), et `events`, le journal dans l'ordre du temps."""
+
+    scheduler: Scheduler
+    executor: Executor
+    clock: Callable[[], float] = time.perf_counter
+    events: list[Event] = field(default_factory=list)
+    num_steps: int = 0
+
+    def add_request(self, request: Request) -> None:
+        """Soumet une requête ; lève `InvalidRequestError` si elle ne peut pas être servie."""
+        self.scheduler.add_request(request)
+        self.events.append(ArrivalEvent(self.clock(), request.request_id, request.num_prompt_tokens))
+
+    def step(self) -> list[Request]:
+        """Un pas ; rend les requêtes qui viennent de finir.
+
+        Si l'exécution est interrompue (Ctrl-C, exception), ses requêtes retournent en file et le moteur reste utilisable.
+        """
+        scheduler = self.scheduler
+        start = self.clock()
+        plan = scheduler.schedule()
+        try:
+            output = self.executor.execute(plan)
+        except BaseException:
+            scheduler.undo(plan)
+            raise
+        finished = scheduler.update(plan, output)
+        request_ids = [request.request_id for request in plan.requests]
+        self.events.append(
+            StepEvent(
+                step=self.num_steps,
+                start=start,
+                end=self.clock(),
+                scheduled=dict(zip(request_ids, plan.num_tokens, strict=True)),
+                sampled=[rid for rid, token_id in zip(request_ids, output.token_ids, strict=True) if token_id is not None],
+                admitted=plan.admitted,
+                preempted=plan.preempted,
+                finished={request.request_id: request.finish_reason for request in finished},
+                num_free_blocks=plan.num_free_blocks,
+                num_running=len(scheduler.running),
+                num_waiting=len(scheduler.waiting),
+            )
+        )
+        self.num_steps += 1
+        return finished
+
+    def finish(self, request_id: str, reason: FinishReason) -> Request | None:
+        """Termine une requête entre deux pas ; `None` si elle était déjà finie."""
+        request = self.scheduler.finish_request(request_id, reason)
+        if request is not None:
+            self.events.append(EndEvent(self.clock(), request_id, reason))
+        return request
+
+    def abort(self, request_ids: Iterable[str]) -> None:
+        """Annule des requêtes et rend leurs blocs."""
+        for request_id in list(request_ids):
+            self.finish(request_id, FinishReason.ABORT)
+
+    @property
+    def has_unfinished_requests(self) -> bool:
+        return self.scheduler.has_unfinished_requests
