@@ -8,8 +8,8 @@ from importlib.metadata import PackageNotFoundError, version
 
 _PUBLIC = {
     "LLM": "minibatcher.serving.llm",
-    "RequestOutput": "minibatcher.serving.llm",
-    "CompletionOutput": "minibatcher.serving.llm",
+    "RequestOutput": "minibatcher.serving.outputs",
+    "CompletionOutput": "minibatcher.serving.outputs",
     "SamplingParams": "minibatcher.request",
     "Request": "minibatcher.request",
     "FinishReason": "minibatcher.request",

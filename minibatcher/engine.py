@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from minibatcher.interruption import Uninterrupted
 from minibatcher.request import FinishReason, Request
 from minibatcher.scheduler import Scheduler, StepOutput, StepPlan
 
@@ -90,13 +91,22 @@ class EngineCore:
         """
         scheduler = self.scheduler
         start = self.clock()
-        plan = scheduler.schedule()
+        plan = StepPlan()
         try:
+            with Uninterrupted():
+                plan = scheduler.schedule()
             output = self.executor.execute(plan)
         except BaseException:
-            scheduler.undo(plan)
+            with Uninterrupted():
+                scheduler.undo(plan)
             raise
-        finished = scheduler.update(plan, output)
+        with Uninterrupted():
+            finished = scheduler.update(plan, output)
+            self._log_step(start, plan, output, finished)
+        return finished
+
+    def _log_step(self, start: float, plan: StepPlan, output: StepOutput, finished: list[Request]) -> None:
+        scheduler = self.scheduler
         request_ids = [request.request_id for request in plan.requests]
         self.events.append(
             StepEvent(
@@ -114,7 +124,6 @@ class EngineCore:
             )
         )
         self.num_steps += 1
-        return finished
 
     def finish(self, request_id: str, reason: FinishReason) -> Request | None:
         """Termine une requête entre deux pas ; `None` si elle était déjà finie."""

@@ -37,6 +37,12 @@ class UnknownOptionsRefused:
         return super().__new__(cls)
 
 
+def require_bool(name: str, value: object, error: type[MinibatcherError] = ConfigError) -> None:
+    """Refuse une valeur qui n'est ni `True` ni `False` : « non » serait vrai."""
+    if not isinstance(value, bool):
+        raise error(f"{name} doit valoir True ou False, et non {value!r}.")
+
+
 def require_int(name: str, value: object, minimum: int, error: type[MinibatcherError] = ConfigError) -> None:
     """Refuse une valeur qui n'est pas un entier au moins égal à `minimum`."""
     if isinstance(value, bool) or not isinstance(value, int):

@@ -13,7 +13,7 @@ from array import array
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Sequence
 
-from minibatcher.errors import ConfigError, MinibatcherError, require_int
+from minibatcher.errors import MinibatcherError, require_int
 from minibatcher.request import Request
 
 
@@ -182,7 +182,7 @@ class KVCacheManager:
         return self.allocate(request, num_new_tokens)
 
     def allocate(self, request: Request, num_new_tokens: int) -> bool:
-        """Garantit un emplacement à chacun des `num_new_tokens` tokens suivants ; `False`, sans rien changer, s'il manque des blocs."""
+        """Garantit un emplacement aux `num_new_tokens` tokens suivants ; `False`, sans rien changer, s'il manque des blocs."""
         block_size = self.block_size
         num_tokens = request.num_computed_tokens + num_new_tokens
         table = self.block_tables[request.request_id]
@@ -242,8 +242,8 @@ class KVCacheManager:
         problems += [f"bloc {b} : utilisé et libre à la fois" for b in pool.free_queue if pool.ref_counts[b]]
         if len(pool.free_queue) + len(held) != pool.num_blocks:
             problems.append(f"{len(pool.free_queue)} blocs à prendre + {len(held)} utilisés ≠ {pool.num_blocks}")
-        in_map = {block: key for key, blocks in pool.cached.items() for block in blocks}
-        if in_map != {b: key for b, key in enumerate(pool.block_hashes) if key is not None}:
+        in_map = {(block, key) for key, blocks in pool.cached.items() for block in blocks}
+        if in_map != {(block, key) for block, key in enumerate(pool.block_hashes) if key is not None}:
             problems.append("les empreintes des blocs et la table de recherche ne disent pas la même chose")
         by_id = {request.request_id: request for request in requests}
         if set(by_id) != set(self.block_tables):
@@ -253,22 +253,10 @@ class KVCacheManager:
             if request.num_computed_tokens > len(table) * self.block_size:
                 problems.append(f"{request_id} : {request.num_computed_tokens} tokens calculés pour {len(table)} blocs")
             parent = b""
-            for index in range(min(len(table), request.num_tokens // self.block_size)):
+            for index, block in enumerate(table):
                 tokens = request.token_ids[index * self.block_size : (index + 1) * self.block_size]
-                parent = hash_block(parent, tokens)
-                if pool.block_hashes[table[index]] not in (None, parent):
-                    problems.append(f"{request_id} : le bloc {table[index]} porte l'empreinte d'un autre contenu")
+                parent = hash_block(parent, tokens) if len(tokens) == self.block_size else None  # un bloc à remplir n'en a pas
+                if pool.block_hashes[block] not in (None, parent):
+                    problems.append(f"{request_id} : le bloc {block} porte l'empreinte d'un autre contenu")
         if problems:
             raise CacheIntegrityError("Cache KV incohérent : " + " ; ".join(problems))
-
-
-def cache_num_blocks(cache_bytes: int, bytes_per_token: int, block_size: int, max_model_len: int) -> int:
-    """Blocs qui tiennent dans `cache_bytes` octets ; `ConfigError` si une séquence de `max_model_len` n'y tient pas."""
-    num_blocks = cache_bytes // (bytes_per_token * block_size)
-    if num_blocks * block_size < max_model_len:
-        raise ConfigError(
-            f"Le cache KV de {cache_bytes / 2**20:.1f} Mio ne contient que {num_blocks * block_size} tokens, "
-            f"moins qu'une séquence de max_model_len = {max_model_len}. "
-            f"Baissez max_model_len, ou donnez au moins {-(-max_model_len // block_size) * block_size * bytes_per_token / 2**20:.1f} Mio."
-        )
-    return num_blocks

@@ -6,11 +6,16 @@ Trois longueurs suffisent à la décrire : les tokens du prompt, les tokens conn
 """
 
 import math
+import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from minibatcher.errors import InvalidRequestError, UnknownOptionsRefused, require_int
+from minibatcher.errors import InvalidRequestError, UnknownOptionsRefused, require_bool, require_int
+
+# Sous cette température, diviser les logits déborderait : c'est du greedy, comme dans vLLM (`_SAMPLING_EPS`).
+GREEDY_BELOW = 1e-5
 
 
 class RequestStatus(Enum):
@@ -69,7 +74,7 @@ class SamplingParams(UnknownOptionsRefused):
     def __post_init__(self) -> None:
         def number(name: str, low: float, high: float, why: str) -> None:
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+            if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) <= sys.float_info.max:
                 raise InvalidRequestError(f"{name} doit être un nombre fini, et non {value!r}.")
             if not low <= value <= high:
                 raise InvalidRequestError(f"{name} vaut {value} : {why}.")
@@ -78,6 +83,11 @@ class SamplingParams(UnknownOptionsRefused):
             value = getattr(self, name)
             if not (optional and value is None):
                 require_int(name, value, minimum, InvalidRequestError)
+
+        def listed(value: object, name: str, what: str) -> list:
+            if value is not None and (isinstance(value, (str, bytes)) or not isinstance(value, Iterable)):
+                raise InvalidRequestError(f"{name} doit être {what}, et non {value!r}.")
+            return list(value or [])
 
         number("temperature", 0.0, math.inf, "donnez 0 (greedy) ou un nombre positif")
         number("top_p", 0.0, 1.0, "donnez un nombre entre 0 (exclu) et 1")
@@ -94,19 +104,18 @@ class SamplingParams(UnknownOptionsRefused):
             raise InvalidRequestError(
                 f"min_tokens ({self.min_tokens}) dépasse max_tokens ({self.max_tokens}) : baissez l'un ou montez l'autre."
             )
-        if not isinstance(self.ignore_eos, bool):
-            raise InvalidRequestError(f"ignore_eos doit valoir True ou False, et non {self.ignore_eos!r}.")
-        self.stop = [self.stop] if isinstance(self.stop, str) else list(self.stop or [])
+        require_bool("ignore_eos", self.ignore_eos, InvalidRequestError)
+        self.stop = [self.stop] if isinstance(self.stop, str) else listed(self.stop, "stop", "une chaîne ou une liste de chaînes")
         if not all(isinstance(text, str) and text for text in self.stop):
             raise InvalidRequestError("stop doit être une chaîne non vide, ou une liste de chaînes non vides.")
-        self.stop_token_ids = list(self.stop_token_ids or [])
+        self.stop_token_ids = listed(self.stop_token_ids, "stop_token_ids", "une liste d'entiers")
         for token in self.stop_token_ids:
             require_int("stop_token_ids", token, 0, InvalidRequestError)
 
     @property
     def greedy(self) -> bool:
         """Vrai si le token le plus probable est toujours choisi."""
-        return self.temperature == 0
+        return self.temperature < GREEDY_BELOW
 
 
 class Request:

@@ -9,7 +9,7 @@ import math
 from collections import deque
 from dataclasses import dataclass, field
 
-from minibatcher.errors import ConfigError, InvalidRequestError, UnknownOptionsRefused, require_int
+from minibatcher.errors import ConfigError, InvalidRequestError, UnknownOptionsRefused, require_bool, require_int
 from minibatcher.kv_cache import KVCacheManager
 from minibatcher.request import FinishReason, Request, RequestStatus
 
@@ -33,6 +33,7 @@ class SchedulerConfig(UnknownOptionsRefused):
         require_int("max_num_seqs", self.max_num_seqs, 1)
         require_int("max_num_batched_tokens", self.max_num_batched_tokens, 1)
         require_int("max_model_len", self.max_model_len, 2)
+        require_bool("enable_chunked_prefill", self.enable_chunked_prefill)
         if not self.enable_chunked_prefill and self.max_num_batched_tokens < self.max_model_len:
             raise ConfigError(
                 f"Sans chunked prefill, un prompt entre en une fois : max_num_batched_tokens ({self.max_num_batched_tokens}) doit "
@@ -64,8 +65,8 @@ class StepPlan:
 class StepOutput:
     """Ce que l'exécuteur rend : une entrée par requête du plan.
 
-    `token_ids[i]` est le token produit, ou `None` si la requête n'a pas encore rattrapé ses tokens connus. `logprobs` vaut `None` ou
-    donne, par requête, les logarithmes de probabilité demandés. `errors` : ce qui a échoué, par numéro de requête.
+    `token_ids[i]` est le token produit, ou `None` si la requête n'a pas encore rattrapé ses tokens connus. `logprobs` vaut `None`
+    ou donne, par requête, les logarithmes de probabilité demandés. `errors` : ce qui a échoué, par identifiant de requête.
     """
 
     token_ids: list[int | None]
@@ -97,21 +98,21 @@ class Scheduler:
             raise InvalidRequestError(f"La requête {request_id!r} a un prompt vide : donnez au moins un token.")
         if num_prompt_tokens >= max_model_len:
             raise InvalidRequestError(
-                f"Le prompt de {request_id!r} compte {num_prompt_tokens} tokens ; max_model_len = {max_model_len} en laisse au plus "
-                f"{max_model_len - 1}. Raccourcissez-le ou montez max_model_len."
+                f"Le prompt de {request_id!r} compte {num_prompt_tokens} tokens ; max_model_len = {max_model_len} en laisse "
+                f"au plus {max_model_len - 1}. Raccourcissez-le ou montez max_model_len."
             )
         if request.max_num_tokens is math.inf:
             request.max_num_tokens = min(max_model_len, capacity)
         if request.max_num_tokens > max_model_len:
             raise InvalidRequestError(
-                f"{request_id!r} demande {num_prompt_tokens} tokens de prompt + {request.max_num_tokens - num_prompt_tokens} de réponse "
-                f"(max_tokens) : plus que max_model_len = {max_model_len}. Baissez max_tokens ou raccourcissez le prompt."
+                f"{request_id!r} demande {num_prompt_tokens} tokens de prompt et {request.max_num_tokens - num_prompt_tokens} de "
+                f"réponse (max_tokens) : plus que max_model_len = {max_model_len}. Baissez max_tokens ou raccourcissez le prompt."
             )
         # Le dernier token produit n'entre jamais dans le cache : personne ne le relit.
         if request.max_num_tokens - 1 > capacity or num_prompt_tokens >= capacity + 1:
             raise InvalidRequestError(
-                f"{request_id!r} a besoin de {request.max_num_tokens - 1} tokens de cache (prompt + max_tokens), or le cache entier en "
-                f"contient {capacity}. Baissez max_tokens, raccourcissez le prompt ou agrandissez le cache."
+                f"{request_id!r} a besoin de {request.max_num_tokens - 1} tokens de cache (prompt + max_tokens), or le cache "
+                f"entier en contient {capacity}. Baissez max_tokens, raccourcissez le prompt ou agrandissez le cache."
             )
         self.requests[request_id] = request
         self.waiting.append(request)

@@ -1,9 +1,9 @@
 """Attention paginée en torch : lire un cache KV éparpillé en blocs, pour tout un lot à la fois.
 
 Un pas mélange des requêtes qui calculent un token (decode) et des morceaux de prompt (prefill). On range celles qui se ressemblent
-dans des **rectangles** : dans un rectangle, toutes les requêtes ont autant de tokens à calculer et de blocs à lire, à peu de bourrage
-près. Un rectangle coûte deux lectures groupées (K, V) et un appel à `scaled_dot_product_attention`, quel que soit le nombre de
-requêtes qu'il contient. Le decode de tout un lot tient le plus souvent dans un ou deux rectangles.
+dans des **rectangles** : dans un rectangle, toutes les requêtes ont autant de tokens à calculer et de blocs à lire, à peu de
+bourrage près. Un rectangle coûte quelques appels à torch, quel que soit le nombre de requêtes qu'il contient. Le decode de tout un
+lot tient le plus souvent dans un ou deux rectangles.
 """
 
 from dataclasses import dataclass
@@ -27,6 +27,7 @@ class Rectangle:
     - `mask` : 0 où un token peut regarder, -inf ailleurs ;
     - `padded_rows` [S × n], `valid` : si les requêtes n'ont pas toutes `n` tokens, d'où vient chaque ligne du rectangle, et
       lesquelles ne sont pas du bourrage ; `None` sinon ;
+    - `value_vectors` [S × num_heads, C] (int64) : pour le decode, les vecteurs V que lit chaque tête, par leur numéro ;
     - `is_fresh` : une seule requête, au début de son prompt. K et V viennent d'être calculés : inutile de relire le cache.
     """
 
@@ -38,6 +39,7 @@ class Rectangle:
     padded_rows: Tensor | None = None
     valid: Tensor | None = None
     is_fresh: bool = False
+    value_vectors: Tensor | None = None
 
 
 def cut_rectangles(shapes: list[tuple[int, int]]) -> list[tuple[int, int]]:
@@ -75,8 +77,15 @@ class KVCache:
         self._vectors.index_copy_(0, vectors, kv.flatten(0, 1))
 
     def read(self, pages: Tensor, scratch: Tensor) -> Tensor:
-        """Copie les pages demandées dans `scratch` ; rend `[len(pages), block_size × head_dim]`, valable jusqu'à la prochaine lecture."""
+        """Copie les pages dans `scratch` ; rend `[len(pages), block_size × head_dim]`, valable jusqu'à la prochaine lecture."""
         return torch.index_select(self._pages, 0, pages, out=scratch[: pages.numel()])
+
+    def weighted_sum(self, vectors: Tensor, weights: Tensor) -> Tensor:
+        """Par ligne, la somme des vecteurs désignés par leur numéro, pondérée : `[N, C]` et `[N, C]` → `[N, head_dim]`.
+
+        `embedding_bag` lit les vecteurs là où ils sont : aucune page n'est copiée.
+        """
+        return F.embedding_bag(vectors, self._vectors, mode="sum", per_sample_weights=weights)
 
     def scrub(self, blocks: list[int]) -> None:
         """Efface les NaN et infinis laissés dans ces blocs par un calcul raté."""
@@ -133,7 +142,12 @@ class PagedAttention:
             padded_rows = (offsets + query).flatten().to(like.device)
             valid = (torch.arange(num_queries) < count).flatten().nonzero()[:, 0].to(like.device)
         pages, mask = pages.reshape(2, -1).to(like.device), mask.to(like.device, like.dtype).contiguous()
-        return Rectangle(rows, num_seqs, num_queries, pages, mask, padded_rows, valid)
+        rectangle = Rectangle(rows, num_seqs, num_queries, pages, mask, padded_rows, valid)
+        if num_queries == 1:
+            offsets = torch.arange(self.block_size, device=like.device)
+            vectors = (pages[1][:, None] * self.block_size + offsets).view(num_seqs * self.num_kv_heads, -1)
+            rectangle.value_vectors = vectors.repeat_interleave(self.group, dim=0)
+        return rectangle
 
     def __call__(self, q: Tensor, kv: Tensor, cache: KVCache, rectangles: list[Rectangle]) -> Tensor:
         """`q` [T, num_heads, head_dim], `kv` [T, 2 × num_kv_heads, head_dim], déjà écrits → [T, num_heads × head_dim]."""
@@ -154,15 +168,13 @@ class PagedAttention:
         return F.scaled_dot_product_attention(q.transpose(0, 1), k, v, is_causal=True).transpose(0, 1).flatten(1)
 
     def _decode(self, q: Tensor, cache: KVCache, rectangle: Rectangle) -> Tensor:
-        """Un token par requête : deux produits groupés, un par (requête, tête KV)."""
-        keys, values = rectangle.pages
+        """Un token par requête : un produit groupé avec les K, une somme pondérée des V."""
+        keys = rectangle.pages[0]
         num_groups = rectangle.num_seqs * self.num_kv_heads
         q = q.reshape(num_groups, self.group, self.head_dim)
         k = cache.read(keys, self._buffer(keys, cache)).view(num_groups, -1, self.head_dim)
-        scores = torch.baddbmm(rectangle.mask, q, k.transpose(1, 2), alpha=self.scale)
-        probabilities = scores.softmax(dim=-1)
-        v = cache.read(values, self._scratch).view(num_groups, -1, self.head_dim)
-        return torch.bmm(probabilities, v).view(rectangle.num_seqs, -1)
+        probabilities = torch.baddbmm(rectangle.mask, q, k.transpose(1, 2), alpha=self.scale).softmax(dim=-1)
+        return cache.weighted_sum(rectangle.value_vectors, probabilities.flatten(0, 1)).view(rectangle.num_seqs, -1)
 
     def _prefill(self, q: Tensor, cache: KVCache, rectangle: Rectangle) -> Tensor:
         """Plusieurs tokens par requête, qui regardent aussi ce que le cache contient déjà."""

@@ -72,18 +72,24 @@ class ModelConfig:
         refuse_unsupported(raw, folder)
         try:
             rope = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
-            num_heads = raw["num_attention_heads"]
+            hidden_size, num_heads = _size(raw, "hidden_size", folder), _size(raw, "num_attention_heads", folder)
+            num_kv_heads = _size(raw, "num_key_value_heads", folder, default=num_heads)
+            if num_heads % num_kv_heads:
+                raise ModelError(
+                    f"{folder / 'config.json'} : num_attention_heads ({num_heads}) n'est pas un multiple de num_key_value_heads "
+                    f"({num_kv_heads})."
+                )
             traits = SUPPORTED_ARCHITECTURES[architecture]
             return cls(
                 architecture=architecture,
-                vocab_size=raw["vocab_size"],
-                hidden_size=raw["hidden_size"],
-                intermediate_size=raw["intermediate_size"],
-                num_layers=raw["num_hidden_layers"],
+                vocab_size=_size(raw, "vocab_size", folder),
+                hidden_size=hidden_size,
+                intermediate_size=_size(raw, "intermediate_size", folder),
+                num_layers=_size(raw, "num_hidden_layers", folder),
                 num_heads=num_heads,
-                num_kv_heads=raw.get("num_key_value_heads") or num_heads,
-                head_dim=raw.get("head_dim") or raw["hidden_size"] // num_heads,
-                max_position_embeddings=raw["max_position_embeddings"],
+                num_kv_heads=num_kv_heads,
+                head_dim=_size(raw, "head_dim", folder, default=hidden_size // num_heads),
+                max_position_embeddings=_size(raw, "max_position_embeddings", folder),
                 rms_norm_eps=raw["rms_norm_eps"],
                 rope_theta=rope.get("rope_theta") or raw.get("rope_theta") or 10_000.0,
                 rope_scaling=_rope_scaling(rope, folder),
@@ -103,6 +109,7 @@ def refuse_unsupported(raw: dict, folder: Path) -> None:
         "hidden_act": (raw.get("hidden_act", "silu"), "silu"),
         "mlp_bias": (raw.get("mlp_bias", False), False),
         "use_sliding_window": (raw.get("use_sliding_window", False), False),
+        "quantization_config": (raw.get("quantization_config"), None),
     }
     for name, (value, supported) in wanted.items():
         if value != supported:
@@ -134,10 +141,23 @@ def _eos_token_ids(raw: dict, folder: Path) -> tuple[int, ...]:
     return () if eos is None else (eos,) if isinstance(eos, int) else tuple(eos)
 
 
+def _size(raw: dict, name: str, folder: Path, default: int | None = None) -> int:
+    value = raw.get(name)
+    value = default if value is None else value
+    if value is None:
+        raise KeyError(name)
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ModelError(f"{folder / 'config.json'} : {name} vaut {value!r}, et non un entier positif. Le fichier est abîmé.")
+    return value
+
+
 def _read_json(path: Path) -> dict:
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ModelError(f"{path} n'existe pas : {path.parent} n'est pas un dossier de modèle Hugging Face complet.") from None
-    except (UnicodeDecodeError, json.JSONDecodeError) as problem:
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as problem:
         raise ModelError(f"{path} n'est pas un fichier JSON lisible ({problem}) : téléchargez-le de nouveau.") from None
+    if not isinstance(content, dict):
+        raise ModelError(f"{path} n'est pas un objet JSON : téléchargez-le de nouveau.")
+    return content

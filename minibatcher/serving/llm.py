@@ -11,114 +11,21 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import torch
 from tqdm.auto import tqdm
 
 from minibatcher.engine import EngineCore
-from minibatcher.errors import ConfigError, InvalidRequestError, UnknownOptionsRefused, require_int
-from minibatcher.kv_cache import KVCacheManager, cache_num_blocks
+from minibatcher.errors import ConfigError, InvalidRequestError
+from minibatcher.interruption import Uninterrupted
+from minibatcher.kv_cache import KVCacheManager
 from minibatcher.model.config import ModelConfig
 from minibatcher.model.decoder import Decoder
 from minibatcher.model.executor import ModelExecutor
 from minibatcher.model.weights import load_tokenizer, load_weights, resolve_model
 from minibatcher.request import FinishReason, Request, SamplingParams
 from minibatcher.scheduler import Scheduler, SchedulerConfig
+from minibatcher.serving.config import EngineConfig, choose_num_blocks
 from minibatcher.serving.detokenizer import Detokenizer
-
-DTYPES = {
-    "float32": torch.float32,
-    "float": torch.float32,
-    "float16": torch.float16,
-    "half": torch.float16,
-    "bfloat16": torch.bfloat16,
-}
-DEFAULT_CPU_CACHE_BYTES = 2 * 2**30
-
-
-@dataclass
-class EngineConfig(UnknownOptionsRefused):
-    """Options de `LLM`, aux noms de vLLM.
-
-    - `model` : dossier Hugging Face, identifiant du hub, ou `"smollm2"`, le modèle embarqué ;
-    - `dtype` : `"auto"` (float32 sur CPU, float16 sur GPU), `"float32"`, `"float16"`, `"bfloat16"` ;
-    - `device` : `"auto"`, `"cpu"`, `"cuda"` ;
-    - `max_num_seqs`, `max_num_batched_tokens`, `enable_chunked_prefill` : voir `SchedulerConfig` ;
-    - `max_model_len` : longueur maximale d'une séquence (`None` : celle du modèle) ;
-    - `block_size` : tokens par bloc de cache ;
-    - `kv_cache_memory` : taille du cache, en octets ; à défaut, `gpu_memory_utilization` : part de la mémoire de l'appareil que
-      poids et cache peuvent occuper (sans l'un ni l'autre : 0,9 sur GPU, un cache de 2 Gio au plus sur CPU) ;
-    - `enable_prefix_caching` : réutiliser les préfixes déjà calculés ;
-    - `seed` : graine des requêtes qui n'en donnent pas.
-    """
-
-    model: str | os.PathLike = "smollm2"
-    dtype: str | torch.dtype = "auto"
-    device: str = "auto"
-    max_num_seqs: int = 32
-    max_num_batched_tokens: int = 2048
-    max_model_len: int | None = None
-    block_size: int = 16
-    gpu_memory_utilization: float | None = None
-    kv_cache_memory: int | None = None
-    enable_prefix_caching: bool = True
-    enable_chunked_prefill: bool = True
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        require_int("max_num_seqs", self.max_num_seqs, 1)
-        require_int("max_num_batched_tokens", self.max_num_batched_tokens, 1)
-        require_int("block_size", self.block_size, 1)
-        require_int("seed", self.seed, 0)
-        if self.max_model_len is not None:
-            require_int("max_model_len", self.max_model_len, 2)
-        if self.kv_cache_memory is not None:
-            require_int("kv_cache_memory", self.kv_cache_memory, 1)
-        fraction = self.gpu_memory_utilization
-        if fraction is not None and not (isinstance(fraction, (int, float)) and 0 < fraction <= 1):
-            raise ConfigError(f"gpu_memory_utilization vaut {fraction!r} : donnez un nombre entre 0 (exclu) et 1.")
-        if not (self.dtype == "auto" or self.dtype in DTYPES or self.dtype in DTYPES.values()):
-            raise ConfigError(f"dtype {self.dtype!r} inconnu. Dtypes connus : auto, {', '.join(DTYPES)}.")
-        if self.device not in ("auto", "cpu", "cuda"):
-            raise ConfigError(f"device {self.device!r} inconnu. Appareils connus : auto, cpu, cuda.")
-        if self.device == "cuda" and not torch.cuda.is_available():
-            raise ConfigError("device='cuda', mais torch ne voit aucun GPU. Prenez device='cpu', ou vérifiez le pilote NVIDIA.")
-
-    def resolve_device(self) -> torch.device:
-        return torch.device("cuda" if self.device == "auto" and torch.cuda.is_available() else self.device.replace("auto", "cpu"))
-
-    def resolve_dtype(self, device: torch.device) -> torch.dtype:
-        if self.dtype == "auto":
-            return torch.float32 if device.type == "cpu" else torch.float16
-        return DTYPES.get(self.dtype, self.dtype)
-
-
-@dataclass
-class CompletionOutput:
-    """Une réponse. `stop_reason` : la chaîne ou le token qui l'a arrêtée ; `error` : ce qui a échoué, si `finish_reason` vaut « error »."""
-
-    index: int
-    text: str
-    token_ids: list[int]
-    cumulative_logprob: float | None = None
-    logprobs: list[dict] | None = None
-    finish_reason: str | None = None
-    stop_reason: int | str | None = None
-    error: str | None = None
-
-    def finished(self) -> bool:
-        return self.finish_reason is not None
-
-
-@dataclass
-class RequestOutput:
-    """Tout ce qu'une requête a produit jusqu'ici, une `CompletionOutput` par réponse demandée (`n`)."""
-
-    request_id: str
-    prompt: str | None
-    prompt_token_ids: list[int]
-    outputs: list[CompletionOutput]
-    finished: bool
-    num_cached_tokens: int | None = None
+from minibatcher.serving.outputs import CompletionOutput, RequestOutput
 
 
 @dataclass
@@ -167,8 +74,7 @@ class LLM:
             enable_chunked_prefill=config.enable_chunked_prefill,
         )
         # Le cache se vérifie avant de charger quoi que ce soit : une erreur de réglage se voit tout de suite.
-        bytes_per_token = model_config.kv_elements_per_token * dtype.itemsize
-        num_blocks = self._num_blocks(bytes_per_token, max_model_len)
+        num_blocks = choose_num_blocks(config, model_config, max_model_len, dtype, device)
         self.tokenizer = load_tokenizer(folder)
         weights = load_weights(folder, model_config, dtype, device)
         decoder = Decoder(model_config, weights, max_model_len, config.block_size)
@@ -176,23 +82,9 @@ class LLM:
         self.engine = EngineCore(Scheduler(scheduler_config, manager), ModelExecutor(decoder, num_blocks))
         self._groups: dict[str, _Group] = {}
         self._owners: dict[str, tuple[_Group, _Sequence]] = {}
+        self._undelivered: dict[str, _Group] = {}
         self._seeds = random.Random(config.seed)
         self._counter = itertools.count()
-
-    def _num_blocks(self, bytes_per_token: int, max_model_len: int) -> int:
-        config = self.config
-        block_bytes = bytes_per_token * config.block_size
-        # Au-delà d'une séquence entière par place, un bloc de plus ne servirait qu'au cache de préfixe.
-        useful = config.max_num_seqs * -(-max_model_len // config.block_size) * block_bytes
-        if config.kv_cache_memory is not None:
-            cache_bytes = config.kv_cache_memory
-        elif self.device.type == "cpu" and config.gpu_memory_utilization is None:
-            cache_bytes = min(DEFAULT_CPU_CACHE_BYTES, useful)
-        else:
-            weights_bytes = self.model_config.num_parameters * self.dtype.itemsize
-            budget = device_memory(self.device) * (config.gpu_memory_utilization or 0.9)
-            cache_bytes = max(0, min(int(budget) - weights_bytes, useful))
-        return cache_num_blocks(cache_bytes, bytes_per_token, config.block_size, max_model_len)
 
     # Hors ligne : une liste de prompts, une liste de réponses.
 
@@ -207,11 +99,15 @@ class LLM:
         Un prompt est un texte, `{"prompt": texte}` ou `{"prompt_token_ids": [...]}`. Lève `InvalidRequestError` avant tout calcul
         si l'un d'eux ne peut pas être servi. Ctrl-C annule ces requêtes et laisse le moteur utilisable.
         """
-        prompts = [prompts] if isinstance(prompts, (str, dict)) else list(prompts)
+        prompts = (
+            [prompts]
+            if isinstance(prompts, (str, dict))
+            else as_list(prompts, "prompts doit être un prompt ou une liste de prompts")
+        )
         if sampling_params is None or isinstance(sampling_params, SamplingParams):
             params = [sampling_params or SamplingParams()] * len(prompts)
         else:
-            params = list(sampling_params)
+            params = as_list(sampling_params, "sampling_params doit être un SamplingParams ou une liste de SamplingParams")
         if len(params) != len(prompts):
             raise InvalidRequestError(
                 f"{len(prompts)} prompts, mais {len(params)} sampling_params : donnez-en un par prompt, ou un seul."
@@ -220,7 +116,8 @@ class LLM:
         try:
             for number, (prompt, param) in enumerate(zip(prompts, params, strict=True)):
                 try:
-                    groups.append(self._submit(self._new_id(), prompt, param))
+                    with Uninterrupted():
+                        groups.append(self._submit(self._new_id(), prompt, param))
                 except InvalidRequestError as problem:
                     raise InvalidRequestError(f"Prompt n° {number + 1} : {problem}") from None
             self._run(groups, use_tqdm)
@@ -235,25 +132,34 @@ class LLM:
         use_tqdm: bool = True,
     ) -> list[RequestOutput]:
         """Comme `generate`, pour une conversation (liste de `{"role": …, "content": …}`) ou plusieurs."""
-        messages = list(messages)
+        messages = as_list(messages, "messages doit être une liste de {'role': …, 'content': …}, ou une liste de telles listes")
         conversations = [messages] if messages and isinstance(messages[0], dict) else messages
-        prompts = [{"prompt_token_ids": self.apply_chat_template(conversation)} for conversation in conversations]
+        prompts = []
+        for number, conversation in enumerate(conversations):
+            try:
+                text = self.apply_chat_template(conversation)
+            except InvalidRequestError as problem:
+                raise InvalidRequestError(f"Conversation n° {number + 1} : {problem}") from None
+            # Le gabarit a déjà écrit les tokens spéciaux : ne pas les ajouter une seconde fois.
+            prompts.append({"prompt": text, "prompt_token_ids": self.tokenizer.encode(text, add_special_tokens=False)})
         return self.generate(prompts, sampling_params, use_tqdm)
 
-    def apply_chat_template(self, conversation: Sequence[dict]) -> list[int]:
-        """Les tokens d'une conversation, jusqu'à l'endroit où l'assistant prend la parole."""
+    def apply_chat_template(self, conversation: Sequence[dict]) -> str:
+        """Le texte d'une conversation mise en forme, jusqu'à l'endroit où l'assistant prend la parole."""
         if self.tokenizer.chat_template is None:
             raise InvalidRequestError("Ce modèle n'a pas de gabarit de conversation : utilisez generate() avec un texte.")
+        conversation = as_list(conversation, "Une conversation est une liste de {'role': …, 'content': …}")
         if not conversation:
             raise InvalidRequestError("La conversation est vide : donnez au moins un message.")
         for message in conversation:
             if not isinstance(message, dict) or not {"role", "content"} <= message.keys():
                 raise InvalidRequestError(f"Message mal formé : {message!r}. Attendu : {{'role': …, 'content': …}}.")
         try:
-            encoded = self.tokenizer.apply_chat_template(list(conversation), add_generation_prompt=True, return_dict=True)
+            return self.tokenizer.apply_chat_template(conversation, add_generation_prompt=True, tokenize=False)
         except Exception as problem:  # le gabarit est un programme Jinja du modèle : il peut tout refuser
-            raise InvalidRequestError(f"Le gabarit de conversation du modèle refuse ces messages : {problem}") from None
-        return list(encoded["input_ids"])
+            raise InvalidRequestError(
+                f"Le gabarit de conversation du modèle refuse ces messages ({problem}). Vérifiez leurs rôles et leur ordre."
+            ) from None
 
     # Au fil de l'eau : soumettre, avancer pas à pas, annuler.
 
@@ -263,9 +169,12 @@ class LLM:
 
     def step(self) -> list[RequestOutput]:
         """Un pas du moteur ; rend l'état de chaque requête qui a avancé, texte compris."""
-        touched = self._step(stream=True)
-        outputs = [self._output(group) for group in touched]
-        for group in touched:
+        touched = dict(self._undelivered)
+        if self.engine.has_unfinished_requests:
+            touched.update(self._step(stream=True))
+        self._undelivered = {}
+        outputs = [self._output(group) for group in touched.values()]
+        for group in touched.values():
             if group.finished:
                 self._forget(group)
         return outputs
@@ -275,11 +184,12 @@ class LLM:
         for request_id in [request_ids] if isinstance(request_ids, str) else list(request_ids):
             group = self._groups.get(request_id)
             if group is not None:
-                self.engine.abort(sequence.request.request_id for sequence in group.sequences)
-                self._forget(group)
+                with Uninterrupted():
+                    self.engine.abort(sequence.request.request_id for sequence in group.sequences)
+                    self._forget(group)
 
     def has_unfinished_requests(self) -> bool:
-        return self.engine.has_unfinished_requests
+        return self.engine.has_unfinished_requests or bool(self._undelivered)
 
     def reset_prefix_cache(self) -> None:
         """Oublie tous les préfixes en cache."""
@@ -291,23 +201,27 @@ class LLM:
         return next(name for name in map(str, self._counter) if name not in self._groups)
 
     def _encode(self, prompt: str | dict) -> tuple[str | None, list[int]]:
-        if isinstance(prompt, str):
-            return prompt, self.tokenizer.encode(prompt)
-        if isinstance(prompt, dict) and isinstance(prompt.get("prompt"), str):
-            return prompt["prompt"], self.tokenizer.encode(prompt["prompt"])
-        if not isinstance(prompt, dict) or "prompt_token_ids" not in prompt:
+        text = prompt.get("prompt") if isinstance(prompt, dict) else prompt
+        has_ids = isinstance(prompt, dict) and "prompt_token_ids" in prompt
+        if has_ids:
+            token_ids = as_list(prompt["prompt_token_ids"], "prompt_token_ids doit être une liste d'entiers")
+        elif isinstance(text, str):
+            token_ids = self.tokenizer.encode(text)
+        else:
             raise InvalidRequestError(
                 f"Prompt de type {type(prompt).__name__} : donnez un texte, {{'prompt': texte}} ou {{'prompt_token_ids': [...]}}."
             )
-        token_ids, vocab_size = list(prompt["prompt_token_ids"]), self.model_config.vocab_size
+        vocab_size = self.model_config.vocab_size
         bad = [t for t in token_ids if isinstance(t, bool) or not isinstance(t, int) or not 0 <= t < vocab_size]
         if bad:
             raise InvalidRequestError(f"Token {bad[0]!r} impossible : ce modèle connaît les entiers de 0 à {vocab_size - 1}.")
-        return None, token_ids
+        return text, token_ids
 
     def _submit(self, request_id: str, prompt: str | dict, params: SamplingParams) -> _Group:
         if not isinstance(params, SamplingParams):
             raise InvalidRequestError(f"sampling_params doit être un SamplingParams, et non {type(params).__name__}.")
+        if not isinstance(request_id, str):
+            raise InvalidRequestError(f"request_id doit être une chaîne, et non {request_id!r}.")
         if request_id in self._groups:
             raise InvalidRequestError(f"La requête {request_id!r} est déjà en cours : donnez un autre identifiant.")
         text, token_ids = self._encode(prompt)
@@ -334,20 +248,21 @@ class LLM:
 
     def _forget(self, group: _Group) -> None:
         self._groups.pop(group.request_id, None)
+        self._undelivered.pop(group.request_id, None)
         for sequence in group.sequences:
             self._owners.pop(sequence.request.request_id, None)
 
-    def _step(self, stream: bool) -> list[_Group]:
-        """Un pas, puis les chaînes d'arrêt. Sans `stream`, seules les requêtes qui en ont sont décodées en texte."""
+    def _step(self, stream: bool) -> dict[str, _Group]:
+        """Un pas, puis les chaînes d'arrêt ; rend ce qui a avancé. Sans `stream`, seul le texte qui en a besoin est décodé."""
         self.engine.step()
         touched: dict[str, _Group] = {}
         event = self.engine.events[-1]
-        for request_id in [*event.sampled, *event.finished]:
+        for request_id in dict.fromkeys([*event.sampled, *event.finished]):
             group, sequence = self._owners[request_id]
             touched[group.request_id] = group
             if stream or sequence.request.sampling_params.stop:
                 self._detokenize(sequence)
-        return list(touched.values())
+        return touched
 
     def _detokenize(self, sequence: _Sequence) -> None:
         request, detokenizer = sequence.request, sequence.detokenizer
@@ -368,10 +283,12 @@ class LLM:
         start, produced = time.perf_counter(), 0
         with tqdm(total=len(groups), desc="Requêtes", unit="req", disable=not use_tqdm) as bar:
             while pending:
-                for group in self._step(stream=False):
+                for request_id, group in self._step(stream=False).items():
                     produced += len(group.sequences)
-                    if group.finished and group.request_id in pending:
-                        pending.discard(group.request_id)
+                    if request_id not in pending:
+                        self._undelivered[request_id] = group  # soumise par add_request : le prochain step() la rendra
+                    elif group.finished:
+                        pending.discard(request_id)
                         bar.update()
                 bar.set_postfix_str(f"{produced / (time.perf_counter() - start):.0f} tokens/s", refresh=False)
 
@@ -412,11 +329,8 @@ class LLM:
         )
 
 
-def device_memory(device: torch.device) -> int:
-    """Mémoire de l'appareil, en octets. `ConfigError` si le système ne la donne pas."""
-    if device.type == "cuda":
-        return torch.cuda.mem_get_info(device)[1]
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, ValueError, OSError):
-        raise ConfigError("Ce système ne dit pas combien de mémoire il a : donnez kv_cache_memory, en octets.") from None
+def as_list(value: object, expected: str) -> list:
+    """`value` en liste ; `InvalidRequestError` si ce n'est pas une collection (`expected` dit ce qu'il fallait donner)."""
+    if isinstance(value, (str, bytes, dict)) or not isinstance(value, Iterable):
+        raise InvalidRequestError(f"{expected}, et non {value!r} ({type(value).__name__}).")
+    return list(value)
