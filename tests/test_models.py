@@ -88,6 +88,15 @@ def test_same_tokens_as_generate(tiny_model, reference):
     assert output.outputs[0].token_ids == reference(folder).greedy(prompt["prompt_token_ids"], 40)[0]
 
 
+def test_the_reference_does_not_trust_its_draft(tiny_model, reference):
+    model = reference(tiny_model())
+    expected, gaps = model.greedy([5, 6, 7], 20)
+    for draft in (expected, [*expected[:7], 0, *expected[8:]], [0] * 20):
+        token_ids, other_gaps = model.greedy([5, 6, 7], 20, draft)
+        assert token_ids == expected
+        assert other_gaps == pytest.approx(gaps, abs=1e-4)
+
+
 @pytest.mark.parametrize(("head_dim", "group"), list(itertools.product([32, 64, 80, 128], [1, 2, 3, 7])))
 def test_head_sizes_and_groups(tiny_model, reference, head_dim, group):
     folder = tiny_model(head_dim=head_dim, group=group)

@@ -48,18 +48,12 @@ def _forbid_early_stop(logits: Tensor, requests: list[Request]) -> None:
             logits[row, list(request.stop_token_ids)] = float("-inf")
 
 
-def heat(logits: Tensor, temperature: Tensor) -> Tensor:
-    """Divise `logits` [R, V] par `temperature` [R], après avoir ramené le meilleur à 0 : aucune température n'en fait un infini."""
-    limits = torch.finfo(torch.float32)
-    return (logits - logits.amax(dim=-1, keepdim=True)) / temperature.clamp(limits.tiny, limits.max)[:, None]
-
-
 def filter_logits(logits: Tensor, temperature: Tensor, top_k: Tensor, top_p: Tensor, min_p: Tensor) -> Tensor:
-    """Applique la température, puis met à -inf les tokens écartés par min_p et top_k, puis par top_p sur ce qui reste.
+    """Divise par la température, puis met à -inf les tokens écartés par min_p et top_k, puis par top_p sur ce qui reste.
 
     `logits` [R, V] en float32 ; un réglage par ligne, de forme [R]. Le token le plus probable reste toujours.
     """
-    logits = heat(logits, temperature)
+    logits = logits / temperature[:, None]
     ordered, order = logits.sort(dim=-1, descending=True)
     probabilities = ordered.softmax(dim=-1)
     ranks = torch.arange(logits.shape[-1], device=logits.device)
@@ -74,14 +68,15 @@ def filter_logits(logits: Tensor, temperature: Tensor, top_k: Tensor, top_p: Ten
 def _draw(logits: Tensor, requests: list[Request]) -> Tensor:
     params = [request.sampling_params for request in requests]
     vocab_size = logits.shape[-1]
-    temperature = torch.tensor([p.temperature for p in params], device=logits.device)
+    hottest = torch.finfo(torch.float32).max  # au-delà, un logit à -inf (token interdit) deviendrait -inf / inf, un NaN
+    temperature = torch.tensor([min(p.temperature, hottest) for p in params], device=logits.device)
     if any(p.top_k > 0 or p.top_p < 1 or p.min_p > 0 for p in params):
         top_k = torch.tensor([p.top_k if p.top_k > 0 else vocab_size for p in params], device=logits.device)
         top_p, min_p = (torch.tensor([getattr(p, name) for p in params], device=logits.device) for name in ("top_p", "min_p"))
         # « Pas de top_p » ne doit rien écarter, même si la somme arrondie atteint 1 avant le dernier token.
         logits = filter_logits(logits, temperature, top_k, torch.where(top_p < 1, top_p, torch.inf), min_p)
     else:
-        logits = heat(logits, temperature)
+        logits = logits / temperature[:, None]
     # Course exponentielle : diviser chaque probabilité par un bruit exponentiel et prendre le maximum, c'est tirer selon elles.
     noise = torch.empty_like(logits, device="cpu")
     generator = torch.Generator()
