@@ -22,6 +22,7 @@ from minibatcher.viz.style import french_number
 # La requête par requête est trop lente pour les 32 prompts : un sur quatre suffit à mesurer son débit.
 SEQUENTIAL_STRIDE = 4
 TIMELINE_SLOTS = 8
+SHOWN_PROMPT = 4
 
 
 @dataclass
@@ -85,15 +86,20 @@ def run_demo(model: str, max_tokens: int, out: Path) -> list[Row]:
         f"\nToutes les requêtes arrivent ensemble : le TTFT compte l'attente. {max_tokens} tokens par réponse, greedy, float32. "
         f"« Une par une » et « 1 séquence » : {len(few)} des {len(prompts)} prompts.\n"
     )
-    answer = runs["minibatcher, 32 séquences"].token_ids[0]
-    print(f"Un prompt : {demo_messages()[0][0]['content']}")
-    print(f"Sa réponse : {batched.tokenizer.decode(answer, skip_special_tokens=True).strip()}\n")
+    answer = runs["minibatcher, 32 séquences"].token_ids[SHOWN_PROMPT]
+    end = next((i for i, token in enumerate(answer) if token in batched.model_config.eos_token_ids), len(answer))
+    print(f"Un prompt : {demo_messages()[SHOWN_PROMPT][0]['content']}")
+    print(f"Sa réponse : {batched.tokenizer.decode(answer[:end], skip_special_tokens=True).strip()}")
+    print(
+        "(Le modèle embarqué est minuscule : la démonstration juge le moteur, qui doit rendre les mêmes mots que transformers.)\n"
+    )
     write_results(out, rows, runs, timeline, model, max_tokens)
     return rows
 
 
 def record_timeline(llm: LLM, prompts: list[list[int]], max_tokens: int) -> list[Event]:
     """Le journal d'une charge où le lot se renouvelle : `TIMELINE_SLOTS` places, des réponses de longueurs tirées au sort."""
+    llm.reset_prefix_cache()  # sinon les mesures d'avant auraient déjà fait presque tout le prefill
     lengths = random.Random(42)
     scheduler = llm.engine.scheduler
     full = scheduler.config

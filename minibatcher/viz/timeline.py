@@ -1,11 +1,13 @@
 """Le chronogramme : qui occupe quelle place du lot, à chaque pas."""
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
+from matplotlib.ticker import MaxNLocator
 
 from minibatcher.engine import EndEvent, Event, StepEvent
 from minibatcher.viz.style import GREY, REQUEST_COLORS
@@ -66,8 +68,11 @@ def plot_timeline(events: Iterable[Event], title: str) -> tuple[Figure, str]:
     num_steps = max((row.last for row in rows), default=0) + 1
     figure, axes = plt.subplots(figsize=(10, 1.2 + 0.16 * num_slots))
     axes.set_facecolor("#F4F4F4")
-    for number, row in enumerate(sorted(rows, key=lambda o: o.first)):
-        color = REQUEST_COLORS[number % len(REQUEST_COLORS)]
+    seen = Counter()
+    for row in rows:
+        # Deux requêtes qui se suivent dans une place n'ont jamais la même couleur.
+        color = REQUEST_COLORS[(row.slot + seen[row.slot]) % len(REQUEST_COLORS)]
+        seen[row.slot] += 1
         axes.broken_barh([(row.first, row.last + 1 - row.first)], (row.slot - 0.42, 0.84), facecolor=color)
         if row.prefill_until > row.first:
             axes.broken_barh(
@@ -79,6 +84,7 @@ def plot_timeline(events: Iterable[Event], title: str) -> tuple[Figure, str]:
                 linewidth=0,
             )
     axes.set(xlabel="pas du moteur", ylabel="place du lot", title=title, xlim=(0, num_steps), ylim=(num_slots - 0.5, -0.5))
+    axes.yaxis.set_major_locator(MaxNLocator(integer=True))
     axes.legend(
         handles=[Patch(facecolor=GREY, hatch="////", edgecolor="white", label="prefill"), Patch(facecolor=GREY, label="decode")],
         loc="upper left",
