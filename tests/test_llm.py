@@ -5,6 +5,7 @@ import itertools
 import math
 import random
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields
 
 import pytest
@@ -302,6 +303,7 @@ def test_logprobs_for_those_who_ask(llm):
         ("Où", "", "Où"),
         (["🙃", "🙂"], "Où est le cœur ? À 12 €, naïf ", "🙂"),  # la première rencontrée
         (["œur", "cœur"], "Où est le ", "cœur"),  # la même fin : celle qui commence le plus tôt
+        (["cœur", "œur"], "Où est le ", "cœur"),
         ("Fin.", TEXT.removesuffix("Fin."), "Fin."),
         ("absente", TEXT, None),  # le token de fin arrête
     ],
@@ -452,6 +454,13 @@ def test_abort(tiny_model):
     llm.abort("a")
     assert llm.step() == []
     check_empty(llm)
+
+
+def test_generate_in_another_thread(llm):
+    """Un serveur ou un carnet peut faire tourner le moteur hors du fil principal, où les signaux n'existent pas."""
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        there = pool.submit(answer, llm, "un", greedy()).result()
+    assert there.token_ids == answer(llm, "un", greedy()).token_ids
 
 
 def test_generate_while_others_are_in_flight(llm):

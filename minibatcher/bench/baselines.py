@@ -16,6 +16,7 @@ from transformers import AutoModelForCausalLM, GenerationConfig, StoppingCriteri
 from minibatcher.metrics import RequestMetrics, request_metrics
 from minibatcher.request import FinishReason, SamplingParams
 from minibatcher.serving.llm import LLM
+from minibatcher.serving.outputs import RequestOutput
 
 
 @dataclass
@@ -90,20 +91,23 @@ class TransformersBaseline:
 
 
 def run_minibatcher(llm: LLM, prompts: Sequence[list[int]], max_tokens: int, on_token: Callable[[int], None] | None = None) -> Run:
-    """La même charge par `LLM` ; le cache de préfixe est vidé d'abord."""
+    """La même charge par `LLM` ; le cache de préfixe est vidé d'abord. Avec `on_token`, pas à pas, pour montrer l'avancement."""
     llm.reset_prefix_cache()
     params = SamplingParams(temperature=0, max_tokens=max_tokens, ignore_eos=True)
+    inputs = [{"prompt_token_ids": prompt} for prompt in prompts]
     first_event = len(llm.engine.events)
-    ids = [f"mesure-{i}" for i in range(len(prompts))]
-    outputs = {}
-    for request_id, prompt in zip(ids, prompts, strict=True):
-        llm.add_request(request_id, {"prompt_token_ids": prompt}, params)
+    whole = on_token is None
+    outputs = llm.generate(inputs, params, use_tqdm=False) if whole else _step_by_step(llm, inputs, params, on_token)
+    metrics = request_metrics(llm.engine.events[first_event:])
+    return Run([o.outputs[0].token_ids for o in outputs], [metrics[o.request_id] for o in outputs])
+
+
+def _step_by_step(llm: LLM, inputs: list[dict], params: SamplingParams, on_token: Callable[[int], None]) -> list[RequestOutput]:
+    finished = {}
+    for i, prompt in enumerate(inputs):
+        llm.add_request(f"mesure-{i}", prompt, params)
     while llm.has_unfinished_requests():
         produced = llm.step()
-        for output in produced:
-            if output.finished:
-                outputs[output.request_id] = output.outputs[0].token_ids
-        if on_token is not None:
-            on_token(len(produced))
-    metrics = request_metrics(llm.engine.events[first_event:])
-    return Run([outputs[i] for i in ids], [metrics[i] for i in ids])
+        finished.update({output.request_id: output for output in produced if output.finished})
+        on_token(len(produced))
+    return [finished[f"mesure-{i}"] for i in range(len(inputs))]

@@ -16,8 +16,8 @@ from minibatcher.scheduler import StepOutput, StepPlan
 def keep_freed_memory() -> None:
     """Sous Linux (glibc) : garder la mémoire libérée pour le prochain pas plutôt que la rendre au système.
 
-    Chaque pas redemande les mêmes tenseurs ; les rendre puis les reprendre coûte un défaut de page par 4 Kio, près d'un tiers du
-    temps d'un prefill de 2 000 tokens. Sans effet ailleurs.
+    Chaque pas redemande les mêmes tenseurs ; les rendre puis les reprendre coûte un défaut de page par 4 Kio, ce qui se voit dans
+    un grand prefill. Sans effet ailleurs.
     """
     if sys.platform != "linux":
         return
