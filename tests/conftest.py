@@ -2,6 +2,7 @@
 
 import functools
 import json
+import signal
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -135,6 +136,12 @@ def one_thread_for_tiny_models(request):
     torch.set_num_threads(1 if "tiny_model" in request.fixturenames else num_threads)
     yield
     torch.set_num_threads(num_threads)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def ctrl_c_raises():
+    """Lancé en arrière-plan, un processus hérite d'un SIGINT ignoré : les tests de Ctrl-C veulent celui d'un terminal."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
