@@ -2,8 +2,10 @@
 
 import functools
 import itertools
+import json
 import math
 import random
+import shutil
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields
@@ -360,6 +362,14 @@ def test_stop_tokens_and_end_token(reciter):
     assert only.text == reciter.tokenizer.decode(token_ids[:position])
     only = answer(reciter, "un", SamplingParams(max_tokens=len(token_ids) + 5, ignore_eos=True))
     assert (len(only.token_ids), only.finish_reason) == (len(token_ids) + 5, "length")
+
+
+def test_end_tokens_of_generation_config_come_first(tiny_model, tmp_path, llm):
+    free = answer(llm, "bonjour", greedy(20)).token_ids
+    shutil.copytree(tiny_model(), tmp_path, dirs_exist_ok=True)
+    (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": [1, free[3]]}), encoding="utf-8")
+    only = answer(LLM(tmp_path), "bonjour", SamplingParams(temperature=0, max_tokens=20))
+    assert (only.token_ids, only.finish_reason) == (free[: free.index(free[3]) + 1], "stop")
 
 
 def test_min_tokens_forbids_stop_tokens(llm):
