@@ -12,6 +12,7 @@ from pathlib import Path
 
 import torch
 from transformers import AutoModelForCausalLM, GenerationConfig, StoppingCriteria, StoppingCriteriaList
+from transformers.utils.logging import disable_progress_bar
 
 from minibatcher.metrics import RequestMetrics, request_metrics
 from minibatcher.request import FinishReason, SamplingParams
@@ -45,6 +46,7 @@ class TransformersBaseline:
     """`transformers.generate`, en greedy et float32 sur CPU, sans s'arrêter au token de fin (comme `ignore_eos=True`)."""
 
     def __init__(self, folder: Path, dtype: torch.dtype = torch.float32) -> None:
+        disable_progress_bar()  # elle parle anglais, et ne dure qu'un instant
         self.model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, local_files_only=True).eval()
         self.pad = self.model.generation_config.pad_token_id or 0
         self.model.generation_config = GenerationConfig(pad_token_id=self.pad)

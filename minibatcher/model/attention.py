@@ -60,8 +60,9 @@ def cut_rectangles(shapes: list[tuple[int, int]]) -> list[tuple[int, int]]:
 class KVCache:
     """Le cache d'une couche : un tenseur `[num_blocks, 2, num_kv_heads, block_size, head_dim]` (0 pour K, 1 pour V).
 
-    Dans un bloc, les `block_size` vecteurs d'une tête se suivent : on appelle **page** ce morceau contigu. Lire une séquence, c'est
-    copier ses pages dans l'ordre de sa table ; le résultat est déjà la matrice `[C, head_dim]` que le produit attend.
+    Dans un bloc, les `block_size` vecteurs d'une tête se suivent : on appelle **page** ce morceau contigu. Deux façons de lire une
+    séquence : copier ses pages dans l'ordre de sa table (`read`), ce qui donne la matrice `[C, head_dim]` qu'un produit attend ; ou
+    additionner ses vecteurs là où ils sont (`weighted_sum`).
     """
 
     def __init__(
@@ -96,8 +97,8 @@ class KVCache:
 class PagedAttention:
     """Attention causale d'un lot, pour un modèle et une géométrie de cache donnés.
 
-    Le tampon de lecture est partagé par toutes les couches, et par K puis V : demander de la mémoire neuve à chaque lecture coûte
-    plus cher que la copie, et un tampon qui resert tout de suite reste dans le cache du processeur.
+    Le tampon de lecture est partagé par toutes les couches : demander de la mémoire neuve à chaque lecture coûte plus cher que la
+    copie, et un tampon qui resert tout de suite reste dans le cache du processeur.
     """
 
     def __init__(self, num_heads: int, num_kv_heads: int, head_dim: int, block_size: int) -> None:

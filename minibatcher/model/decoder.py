@@ -18,18 +18,18 @@ from minibatcher.model.linear import Linear
 
 @dataclass
 class StepInput:
-    """Les tenseurs d'un pas. `T` : tokens calculés ; `R` : requêtes qui attendent un token.
+    """Les tenseurs d'un pas. `T` : tokens calculés ; `R` : requêtes du pas.
 
     - `token_ids`, `positions` [T] (int64) : quoi calculer, à quelle position ;
     - `vectors` [T × 2 × num_kv_heads] (int64) : où ranger K et V dans le cache de chaque couche ;
-    - `sampled_rows` [R] (int64) : les lignes dont on veut les logits ;
+    - `last_rows` [R] (int64) : la ligne du dernier token de chaque requête, la seule dont on veut les logits ;
     - `rectangles` : comment découper l'attention.
     """
 
     token_ids: Tensor
     positions: Tensor
     vectors: Tensor
-    sampled_rows: Tensor
+    last_rows: Tensor
     rectangles: list[Rectangle]
 
 
@@ -157,11 +157,11 @@ class Decoder:
 
     @torch.inference_mode()
     def __call__(self, step: StepInput, caches: list[KVCache]) -> Tensor:
-        """Calcule un pas : remplit les caches et rend les logits `[R, vocab_size]` des lignes demandées."""
+        """Calcule un pas : remplit les caches et rend les logits `[R, vocab_size]` des derniers tokens."""
         angles = self.rotary.angles(step.positions)
         hidden = self.embedding.index_select(0, step.token_ids)
         for layer, cache in zip(self.layers[:-1], caches, strict=False):
             hidden = layer(hidden, step, angles, self.attention, cache)
         # Après l'attention de la dernière couche, seules comptent les lignes dont on veut les logits.
-        hidden = self.layers[-1](hidden, step, angles, self.attention, caches[-1], keep=step.sampled_rows)
+        hidden = self.layers[-1](hidden, step, angles, self.attention, caches[-1], keep=step.last_rows)
         return self.head(F.rms_norm(hidden, hidden.shape[-1:], self.norm, self.config.rms_norm_eps))

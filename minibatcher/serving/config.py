@@ -59,9 +59,6 @@ class EngineConfig(UnknownOptionsRefused):
             require_int("max_model_len", self.max_model_len, 2)
         if self.kv_cache_memory is not None:
             require_int("kv_cache_memory", self.kv_cache_memory, 1)
-        for name in ("enable_prefix_caching", "enable_chunked_prefill"):
-            if not isinstance(getattr(self, name), bool):
-                raise ConfigError(f"{name} doit valoir True ou False, et non {getattr(self, name)!r}.")
         fraction = self.gpu_memory_utilization
         if fraction is not None and not (isinstance(fraction, (int, float)) and 0 < fraction <= 1):
             raise ConfigError(f"gpu_memory_utilization vaut {fraction!r} : donnez un nombre entre 0 (exclu) et 1.")
