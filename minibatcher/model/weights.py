@@ -45,7 +45,9 @@ def _download_from_hub(name: str) -> Path:
 
     patterns = ["*.json", "*.safetensors", "*.jinja", "*.model", "merges.txt", "vocab.txt"]
     try:
-        return Path(snapshot_download(name, allow_patterns=patterns, local_files_only=True))
+        folder = Path(snapshot_download(name, allow_patterns=patterns, local_files_only=True))
+        if _is_complete(folder):
+            return folder
     except (LocalEntryNotFoundError, OSError):
         pass  # pas encore téléchargé
     try:
@@ -63,6 +65,15 @@ def _download_from_hub(name: str) -> Path:
             f"Impossible de joindre le hub de Hugging Face pour {name!r} ({type(problem).__name__}). Vérifiez le réseau, donnez un "
             f"dossier local, ou prenez le modèle embarqué : {embedded.NAMES[0]!r}."
         ) from problem
+
+
+def _is_complete(folder: Path) -> bool:
+    """Vrai s'il ne manque aucun fichier : un téléchargement interrompu laisse un dossier à compléter, pas un modèle."""
+    try:
+        _weight_files(folder)
+    except ModelError:
+        return False
+    return all((folder / name).is_file() for name in ("config.json", "tokenizer.json"))
 
 
 def load_tokenizer(folder: Path):
