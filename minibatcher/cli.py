@@ -1,4 +1,4 @@
-"""La ligne de commande : `minibatcher demo`, et les commandes que la suite du cours ajoute."""
+"""La ligne de commande : `minibatcher demo`, `minibatcher simulate`, et les commandes que la suite du cours ajoute."""
 
 import argparse
 import sys
@@ -21,12 +21,15 @@ _FRENCH = {
     "invalid %(type)s value: %(value)r": "valeur %(value)r impossible (type attendu : %(type)s)",
     "invalid choice: %(value)r (choose from %(choices)s)": "%(value)r inconnu (au choix : %(choices)s)",
     "argument %(argument_name)s: %(message)s": "argument %(argument_name)s : %(message)s",
+    "expected at least one argument": "au moins une valeur est attendue",
+    "not allowed with argument %s": "incompatible avec %s",
     "ambiguous option: %(option)s could match %(matches)s": "option ambiguë : %(option)s peut être %(matches)s",
 }
 
 
 def _parser() -> argparse.ArgumentParser:
     from minibatcher import __version__
+    from minibatcher.simulation.command import add_simulate_options
 
     argparse._ = lambda text: _FRENCH.get(text, text)  # le point de traduction d'argparse
     parser = argparse.ArgumentParser(prog="minibatcher", description="Un moteur minimal de continuous batching pour LLM.")
@@ -41,6 +44,12 @@ def _parser() -> argparse.ArgumentParser:
     demo.add_argument("--max-tokens", type=int, default=64, help="tokens produits par prompt (défaut : 64)")
     demo.add_argument("--out", type=Path, default=Path("resultats/demo"), help="dossier des résultats (défaut : resultats/demo)")
     demo.set_defaults(run=_demo)
+    simulate = commands.add_parser(
+        "simulate",
+        help="la même file d'attente sous une horloge virtuelle, sans modèle ni GPU",
+        description="Simule le service d'une charge. Une option qui accepte plusieurs valeurs les compare toutes.",
+    )
+    add_simulate_options(simulate)
     return parser
 
 
@@ -61,7 +70,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"minibatcher : {problem}", file=sys.stderr)
         return 2
     except ModuleNotFoundError as problem:
-        extra = "notebooks" if problem.name in ("matplotlib", "ipywidgets", "openai") else "model"
+        extras = {"matplotlib": "notebooks", "ipywidgets": "notebooks", "openai": "notebooks", "joblib": "simulation"}
+        extra = extras.get(problem.name, "model")
         print(
             f"minibatcher : il manque le paquet {problem.name!r}. Installez-le avec : pip install 'minibatcher[{extra}]'",
             file=sys.stderr,

@@ -24,18 +24,22 @@ class Executor(Protocol):
 
 @dataclass(slots=True)
 class ArrivalEvent:
-    """Une requête a été acceptée. `time` en secondes, sur l'horloge du moteur."""
+    """Une requête a été acceptée. `time` en secondes, sur l'horloge du moteur.
+
+    `prompt_token_ids` : ses tokens, si le moteur les garde ; sans eux, le cache de préfixe ne peut pas être rejoué.
+    """
 
     time: float
     request_id: str
     num_prompt_tokens: int
+    prompt_token_ids: list[int] | None = None
 
 
 @dataclass(slots=True)
 class StepEvent:
     """Un pas. Durées en secondes, tailles en tokens ou en blocs.
 
-    - `scheduled` : tokens calculés, par requête ; `sampled` : requêtes qui ont reçu un token (à l'instant `end`) ;
+    - `scheduled` : tokens calculés, par requête ; `sampled` : token reçu (à l'instant `end`), par requête qui en a reçu un ;
     - `admitted` : tokens trouvés en cache, par requête entrée ou revenue ; `preempted` : requêtes renvoyées en file ;
     - `finished` : raison de fin, par requête ; `num_free_blocks` : après la décision, avant les fins du pas.
     """
@@ -44,7 +48,7 @@ class StepEvent:
     start: float
     end: float
     scheduled: dict[str, int]
-    sampled: list[str]
+    sampled: dict[str, int]
     admitted: dict[str, int]
     preempted: list[str]
     finished: dict[str, FinishReason]
@@ -66,23 +70,45 @@ class EndEvent:
     finish_reason: FinishReason
 
 
-Event = ArrivalEvent | StepEvent | EndEvent
+@dataclass(slots=True)
+class AbandonedStepEvent:
+    """Un pas qui n'a pas abouti (exception, Ctrl-C) : décidé, puis défait. `requeued` : les requêtes qu'il a renvoyées en file."""
+
+    start: float
+    end: float
+    requeued: list[str]
+
+
+@dataclass(slots=True)
+class CacheResetEvent:
+    """Le cache de préfixe a été vidé."""
+
+    time: float
+
+
+Event = ArrivalEvent | StepEvent | EndEvent | AbandonedStepEvent | CacheResetEvent
 
 
 @dataclass
 class EngineCore:
-    """Un scheduler, un exécuteur, une horloge (secondes), et `events`, le journal dans l'ordre du temps."""
+    """Un scheduler, un exécuteur, une horloge (secondes), et `events`, le journal dans l'ordre du temps.
+
+    Le journal dit tout ce qu'il faut pour rejouer les décisions (`minibatcher.simulation.replay`), tokens compris ;
+    `log_prompts=False` n'y garde que la longueur des prompts.
+    """
 
     scheduler: Scheduler
     executor: Executor
     clock: Callable[[], float] = time.perf_counter
     events: list[Event] = field(default_factory=list)
     num_steps: int = 0
+    log_prompts: bool = True
 
     def add_request(self, request: Request) -> None:
         """Soumet une requête ; lève `InvalidRequestError` si elle ne peut pas être servie."""
         self.scheduler.add_request(request)
-        self.events.append(ArrivalEvent(self.clock(), request.request_id, request.num_prompt_tokens))
+        prompt_token_ids = request.prompt_token_ids if self.log_prompts else None
+        self.events.append(ArrivalEvent(self.clock(), request.request_id, request.num_prompt_tokens, prompt_token_ids))
 
     def step(self) -> list[Request]:
         """Un pas ; rend les requêtes qui viennent de finir.
@@ -99,6 +125,8 @@ class EngineCore:
         except BaseException:
             with Uninterrupted():
                 scheduler.undo(plan)
+                requeued = [*plan.preempted, *(request.request_id for request in plan.requests)]
+                self.events.append(AbandonedStepEvent(start, self.clock(), requeued))
             raise
         with Uninterrupted():
             finished = scheduler.update(plan, output)
@@ -114,7 +142,9 @@ class EngineCore:
                 start=start,
                 end=self.clock(),
                 scheduled=dict(zip(request_ids, plan.num_tokens, strict=True)),
-                sampled=[rid for rid, token_id in zip(request_ids, output.token_ids, strict=True) if token_id is not None],
+                sampled={
+                    rid: token_id for rid, token_id in zip(request_ids, output.token_ids, strict=True) if token_id is not None
+                },
                 admitted=plan.admitted,
                 preempted=plan.preempted,
                 finished={request.request_id: request.finish_reason for request in finished},
@@ -136,6 +166,11 @@ class EngineCore:
         """Annule des requêtes et rend leurs blocs."""
         for request_id in list(request_ids):
             self.finish(request_id, FinishReason.ABORT)
+
+    def reset_prefix_cache(self) -> None:
+        """Oublie tous les préfixes en cache."""
+        self.scheduler.kv_cache_manager.reset_prefix_cache()
+        self.events.append(CacheResetEvent(self.clock()))
 
     @property
     def has_unfinished_requests(self) -> bool:

@@ -9,20 +9,30 @@ import threading
 
 
 class Uninterrupted:
-    """`with Uninterrupted():` — un Ctrl-C arrivé pendant le bloc est levé à sa sortie. Sans effet hors du fil principal."""
+    """`with Uninterrupted():` — un Ctrl-C arrivé pendant le bloc est levé à sa sortie. Sans effet hors du fil principal.
+
+    Dans un autre bloc du même genre, celui-ci ne fait rien : le plus extérieur lèvera.
+    """
+
+    _protected = False  # le fil principal est déjà dans un tel bloc
 
     def __enter__(self) -> None:
         self.arrived = False
+        self.previous = None
+        if Uninterrupted._protected or threading.current_thread() is not threading.main_thread():
+            return
         previous = signal.getsignal(signal.SIGINT)
-        self.previous = previous if callable(previous) and threading.current_thread() is threading.main_thread() else None
-        if self.previous is not None:
+        if callable(previous):
+            self.previous = previous
             signal.signal(signal.SIGINT, self._note)
+            Uninterrupted._protected = True
 
     def _note(self, signum: int, frame: object) -> None:
         self.arrived = True
 
     def __exit__(self, *exception: object) -> None:
         if self.previous is not None:
+            Uninterrupted._protected = False
             signal.signal(signal.SIGINT, self.previous)
             if self.arrived:
                 self.previous(signal.SIGINT, None)

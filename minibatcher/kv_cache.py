@@ -185,6 +185,9 @@ class KVCacheManager:
         """Garantit un emplacement aux `num_new_tokens` tokens suivants ; `False`, sans rien changer, s'il manque des blocs."""
         block_size = self.block_size
         num_tokens = request.num_computed_tokens + num_new_tokens
+        # Le cas de presque tous les decodes : le token suit le précédent dans le même bloc, sans le remplir.
+        if num_new_tokens == 1 and num_tokens % block_size > 1:
+            return True
         table = self.block_tables[request.request_id]
         missing = -(-num_tokens // block_size) - len(table)
         if missing > 0:

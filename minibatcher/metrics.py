@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 
 import numpy as np
 
-from minibatcher.engine import ArrivalEvent, EndEvent, Event, StepEvent
+from minibatcher.engine import AbandonedStepEvent, ArrivalEvent, EndEvent, Event, StepEvent
 from minibatcher.request import FinishReason
 
 
@@ -100,10 +100,10 @@ class Distribution:
 
     @classmethod
     def of(cls, values: Iterable[float | None]) -> "Distribution":
-        kept = [value for value in values if value is not None]
-        if not kept:
+        kept = np.array([value for value in values if value is not None], dtype=float)
+        if not len(kept):
             return cls(None, None, None, None)
-        return cls(float(np.mean(kept)), *(float(np.percentile(kept, q)) for q in (50, 95, 99)))
+        return cls(float(np.mean(kept)), *map(float, np.percentile(kept, (50, 95, 99))))
 
 
 @dataclass
@@ -164,7 +164,68 @@ def summarize(requests: Iterable[RequestMetrics], ttft_target: float | None = No
         goodput=rate(sum(map(in_time, served))) if has_target else None,
         ttft=Distribution.of(r.ttft for r in requests),
         tpot=Distribution.of(r.tpot for r in requests),
-        itl=Distribution.of(value for r in requests for value in r.itl),
+        itl=Distribution.of(np.concatenate([[], *(np.diff(r.token_times) for r in requests)])),
         e2e=Distribution.of(r.e2e for r in served),
         queue_time=Distribution.of(r.queue_time for r in requests),
+    )
+
+
+@dataclass
+class EngineUsage:
+    """Ce que le moteur a fait de ses moyens. Parts entre 0 et 1, moyennes sur la durée des pas.
+
+    - `slots` : places du lot occupées ; `blocks` : blocs du cache utilisés ; `budget` : tokens calculés, sur ceux permis ;
+    - `recomputed_tokens` : tokens calculés une fois de plus, après une préemption ou un pas abandonné.
+    """
+
+    num_steps: int
+    slots: float
+    blocks: float
+    budget: float
+    num_computed_tokens: int
+    recomputed_tokens: int
+
+    def to_dict(self) -> dict:
+        return asdict(self)
+
+
+def engine_usage(events: Iterable[Event], max_num_seqs: int, max_num_batched_tokens: int, num_blocks: int) -> EngineUsage:
+    """L'usage que le journal montre, pour un scheduler de ces limites."""
+    rows = []
+    position: dict[str, int] = {}  # tokens calculés de chaque requête, et le plus loin qu'elle soit allée
+    furthest: dict[str, int] = {}
+    recomputed = 0
+    for event in events:
+        if isinstance(event, ArrivalEvent):
+            furthest.pop(event.request_id, None)  # un identifiant réutilisé repart de zéro
+        if isinstance(event, AbandonedStepEvent):
+            furthest |= {rid: max(position.get(rid, 0), furthest.get(rid, 0)) for rid in event.requeued}
+        if not isinstance(event, StepEvent):
+            continue
+        num_tokens = 0
+        position |= event.admitted
+        for request_id, count in event.scheduled.items():
+            num_tokens += count
+            start = position.get(request_id, 0)
+            position[request_id] = start + count
+            done = furthest.get(request_id)
+            if done is not None and done > start:
+                recomputed += min(done, start + count) - start
+        furthest |= {rid: max(position.get(rid, 0), furthest.get(rid, 0)) for rid in event.preempted}
+        rows.append((event.end - event.start, len(event.scheduled), num_blocks - event.num_free_blocks, num_tokens))
+    if not rows:
+        return EngineUsage(0, 0.0, 0.0, 0.0, 0, 0)
+    durations, seqs, blocks, tokens = np.array(rows, dtype=float).T
+    weights = durations if durations.sum() > 0 else None
+
+    def share(values: np.ndarray, limit: int) -> float:
+        return float(np.average(values, weights=weights)) / limit
+
+    return EngineUsage(
+        num_steps=len(rows),
+        slots=share(seqs, max_num_seqs),
+        blocks=share(blocks, num_blocks),
+        budget=share(tokens, max_num_batched_tokens),
+        num_computed_tokens=int(tokens.sum()),
+        recomputed_tokens=recomputed,
     )

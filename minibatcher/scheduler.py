@@ -37,7 +37,7 @@ class SchedulerConfig(UnknownOptionsRefused):
         if not self.enable_chunked_prefill and self.max_num_batched_tokens < self.max_model_len:
             raise ConfigError(
                 f"Sans chunked prefill, un prompt entre en une fois : max_num_batched_tokens ({self.max_num_batched_tokens}) doit "
-                f"atteindre max_model_len ({self.max_model_len}). Montez l'un, baissez l'autre, ou activez enable_chunked_prefill."
+                f"atteindre max_model_len ({self.max_model_len}). Montez l'un, baissez l'autre, ou gardez le chunked prefill."
             )
 
 
@@ -89,6 +89,12 @@ class Scheduler:
 
     def add_request(self, request: Request) -> None:
         """Met une requête en file. Lève `InvalidRequestError` si elle ne pourrait jamais être servie."""
+        self.check_request(request)
+        self.requests[request.request_id] = request
+        self.waiting.append(request)
+
+    def check_request(self, request: Request) -> None:
+        """Vérifie qu'une requête peut être servie, et fixe sa longueur maximale. Lève `InvalidRequestError` sinon."""
         request_id, num_prompt_tokens = request.request_id, request.num_prompt_tokens
         max_model_len = self.config.max_model_len
         capacity = self.kv_cache_manager.num_blocks * self.kv_cache_manager.block_size
@@ -101,31 +107,37 @@ class Scheduler:
                 f"Le prompt de {request_id!r} compte {num_prompt_tokens} tokens ; max_model_len = {max_model_len} en laisse "
                 f"au plus {max_model_len - 1}. Raccourcissez-le ou montez max_model_len."
             )
+        # Le dernier token produit n'entre jamais dans le cache : personne ne le relit.
         if request.max_num_tokens is math.inf:
-            request.max_num_tokens = min(max_model_len, capacity)
+            request.max_num_tokens = min(max_model_len, capacity + 1)
         if request.max_num_tokens > max_model_len:
             raise InvalidRequestError(
                 f"{request_id!r} demande {num_prompt_tokens} tokens de prompt et {request.max_num_tokens - num_prompt_tokens} de "
                 f"réponse (max_tokens) : plus que max_model_len = {max_model_len}. Baissez max_tokens ou raccourcissez le prompt."
             )
-        # Le dernier token produit n'entre jamais dans le cache : personne ne le relit.
         if request.max_num_tokens - 1 > capacity or num_prompt_tokens >= capacity + 1:
             raise InvalidRequestError(
                 f"{request_id!r} a besoin de {request.max_num_tokens - 1} tokens de cache (prompt + max_tokens), or le cache "
                 f"entier en contient {capacity}. Baissez max_tokens, raccourcissez le prompt ou agrandissez le cache."
             )
-        self.requests[request_id] = request
-        self.waiting.append(request)
 
     def schedule(self) -> StepPlan:
         """Décide un pas et réserve ses blocs. Ne fait avancer aucune requête : c'est l'affaire de `update`."""
         plan = StepPlan(block_tables=self.kv_cache_manager.block_tables)
+        self._fill(plan)
+        plan.num_free_blocks = self.kv_cache_manager.num_free_blocks
+        return plan
+
+    def _fill(self, plan: StepPlan) -> None:
+        """L'ordre de service, que les autres politiques remplacent (`minibatcher/policies.py`)."""
         budget = self._schedule_running(plan, self.config.max_num_batched_tokens)
         # Un pas qui a dû préempter n'admet personne : la mémoire manque déjà.
         if not plan.preempted:
             self._schedule_waiting(plan, budget)
-        plan.num_free_blocks = self.kv_cache_manager.num_free_blocks
-        return plan
+
+    def may_enter(self, request: Request) -> bool:
+        """Faux si la politique fait attendre la tête de la file, même quand il y a de la place."""
+        return True
 
     def _schedule_running(self, plan: StepPlan, budget: int) -> int:
         """Les requêtes en cours d'abord, les plus anciennes avant les autres ; rend le budget restant."""
@@ -154,6 +166,8 @@ class Scheduler:
         manager = self.kv_cache_manager
         while self.waiting and budget > 0 and len(self.running) < self.config.max_num_seqs:
             request = self.waiting[0]
+            if not self.may_enter(request):
+                return
             computed_blocks = manager.get_computed_blocks(request)
             num_cached_tokens = len(computed_blocks) * manager.block_size
             num_new_tokens = request.num_tokens - num_cached_tokens

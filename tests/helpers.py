@@ -34,7 +34,7 @@ def expected_output(request: Request, max_model_len: int, capacity: int) -> tupl
     params, digest, tokens = request.sampling_params, 0, []
     for token_id in request.prompt_token_ids:
         digest = prefix_digest(digest, token_id)
-    limit = params.max_tokens or max(1, min(max_model_len, capacity) - request.num_prompt_tokens)
+    limit = params.max_tokens or max(1, min(max_model_len, capacity + 1) - request.num_prompt_tokens)
     eos = [] if params.ignore_eos or request.eos_token_id is None else [request.eos_token_id]
     while True:
         tokens.append(next_token(digest))

@@ -11,11 +11,13 @@ from helpers import VOCAB_SIZE, Crash, MemoryExecutor, expected_output
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from minibatcher.engine import ArrivalEvent, EndEvent, EngineCore, StepEvent
+from minibatcher.engine import AbandonedStepEvent, ArrivalEvent, EndEvent, EngineCore, StepEvent
 from minibatcher.errors import InvalidRequestError
+from minibatcher.journal import Journal, scheduler_settings
 from minibatcher.kv_cache import KVCacheManager
 from minibatcher.request import FinishReason, Request, RequestStatus, SamplingParams
 from minibatcher.scheduler import Scheduler, SchedulerConfig, StepPlan
+from minibatcher.simulation.replay import replay
 
 NUM_WORKLOADS = 2000
 # Ce qui doit vraiment arriver au fil de ces charges, sinon elles ne prouvent rien.
@@ -129,7 +131,7 @@ class Run:
             self.executor.failing = rank
         elif kind == "reset":
             self.seen["reset"] += 1
-            self.manager.reset_prefix_cache()
+            self.engine.reset_prefix_cache()
         elif self.engine.has_unfinished_requests:
             self.executor.crash = True
 
@@ -146,7 +148,10 @@ class Run:
             planned = {request.request_id for request in self.plan.requests}
             assert now_running == [rid for rid in running if rid not in planned and rid not in self.plan.preempted]
             assert now_waiting == [rid for rid in running + waiting if rid not in now_running]
-            assert len(self.engine.events) == num_events
+            assert len(self.engine.events) == num_events + 1
+            event = self.engine.events[-1]
+            assert isinstance(event, AbandonedStepEvent)
+            assert set(event.requeued) == planned | set(self.plan.preempted)
             return
         done = [request.request_id for request in finished]
         self.finished += done
@@ -161,7 +166,7 @@ class Run:
         assert event.step == len(self.executor.steps) - 1
         assert event.start < event.end
         assert list(event.scheduled.items()) == [(rid, count) for rid, _, count, _ in executed]
-        assert event.sampled == [rid for rid, _, _, token_id in executed if token_id is not None]
+        assert event.sampled == {rid: token_id for rid, _, _, token_id in executed if token_id is not None}
         assert list(event.admitted.items()) == list(entered.items())
         assert event.preempted == [rid for rid in running if rid in now_waiting][::-1]
         assert event.finished == {request.request_id: request.finish_reason for request in finished}
@@ -223,19 +228,25 @@ class Run:
                 assert request.finish_reason is reason
             assert request.output_token_ids == output, "la réponse n'est pas celle de la requête servie seule"
         self.replay_events()
+        replayed = replay(Journal(scheduler_settings(self.scheduler), self.engine.events))
+        assert replayed.difference is None
 
     def replay_events(self) -> None:
         """Relu seul, le journal redonne l'histoire de chaque requête : tokens calculés, tokens produits, fin."""
         known, computed, outputs, ends, now = {}, {}, Counter(), {}, -math.inf
         for event in self.engine.events:
-            start = event.start if isinstance(event, StepEvent) else event.time
+            start = event.start if isinstance(event, (StepEvent, AbandonedStepEvent)) else event.time
             assert start > now
             if isinstance(event, ArrivalEvent):
                 known[event.request_id], now = event.num_prompt_tokens, start
             elif isinstance(event, EndEvent):
                 assert event.request_id not in ends
                 ends[event.request_id], now = event.finish_reason, start
-            else:
+            elif isinstance(event, AbandonedStepEvent):
+                for request_id in event.requeued:
+                    computed.pop(request_id, None)
+                now = event.end
+            elif isinstance(event, StepEvent):
                 for request_id in event.preempted:
                     del computed[request_id]
                 computed |= event.admitted
@@ -245,7 +256,7 @@ class Run:
                     failed = event.finished.get(request_id) is FinishReason.ERROR
                     assert (request_id in event.sampled) == (caught_up and not failed)
                     known[request_id] += request_id in event.sampled
-                outputs.update(event.sampled)
+                outputs.update(event.sampled.keys())
                 assert not ends.keys() & event.scheduled.keys()
                 ends, now = ends | event.finished, event.end
         assert ends == {request.request_id: request.finish_reason for request in self.accepted}

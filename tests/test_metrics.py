@@ -13,7 +13,7 @@ def step(number, start, end, scheduled, sampled, admitted=None, preempted=(), fi
         start=start,
         end=end,
         scheduled=scheduled,
-        sampled=list(sampled),
+        sampled=dict.fromkeys(sampled, 0),
         admitted=admitted or {},
         preempted=list(preempted),
         finished=finished or {},

@@ -5,7 +5,7 @@ import math
 import pytest
 from helpers import Crash, check_blocks, check_output, make_engine, make_request, run_to_end
 
-from minibatcher.engine import ArrivalEvent, EndEvent, EngineCore, StepEvent
+from minibatcher.engine import AbandonedStepEvent, ArrivalEvent, EndEvent, EngineCore, StepEvent
 from minibatcher.errors import ConfigError, InvalidRequestError
 from minibatcher.request import FinishReason, Request, RequestStatus, SamplingParams
 from minibatcher.scheduler import SchedulerConfig, StepOutput
@@ -341,7 +341,7 @@ def test_a_request_that_fails_ends_alone():
     assert engine.step() == [b]
     assert (b.finish_reason, b.error, b.num_output_tokens) == (FinishReason.ERROR, "panne simulée", 1)
     assert engine.events[-1].finished == {"b": FinishReason.ERROR}
-    assert engine.events[-1].sampled == ["a", "c"]
+    assert list(engine.events[-1].sampled) == ["a", "c"]
     run_to_end(engine)
     check_output(engine, a, c)
 
@@ -386,7 +386,8 @@ def test_a_step_that_crashes_is_undone(crash_at, enable_prefix_caching):
         engine.step()
     check_blocks(engine)
     assert [request.output_token_ids for request in requests] == before
-    assert len(engine.events) == num_events
+    assert len(engine.events) == num_events + 1
+    assert isinstance(engine.events[-1], AbandonedStepEvent)
     assert {*engine.scheduler.running, *engine.scheduler.waiting} == set(requests)
     assert ids(engine.scheduler.waiting) == sorted(ids(engine.scheduler.waiting)), "les plus anciennes d'abord"
     run_to_end(engine)

@@ -5,9 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from minibatcher.engine import ArrivalEvent, StepEvent
+from minibatcher.journal import Journal
 from minibatcher.kv_cache import KVCacheManager
-from minibatcher.request import Request, SamplingParams
+from minibatcher.request import FinishReason, Request, SamplingParams
 from minibatcher.scheduler import Scheduler, SchedulerConfig, StepOutput
+from minibatcher.simulation.replay import replay as replay_journal
 
 TRACES = sorted((Path(__file__).parent / "data" / "vllm_traces").glob("*.json"))
 
@@ -49,6 +52,58 @@ def replay(trace: dict, max_steps: int = 100_000):
             }
         )
     return steps
+
+
+def journal_of(trace: dict) -> Journal:
+    """La trace, comme si notre moteur l'avait écrite : mêmes arrivées, mêmes réponses, une seconde par pas."""
+    config = trace["config"]
+    names = ("max_num_seqs", "max_num_batched_tokens", "max_model_len", "block_size", "enable_prefix_caching")
+    settings = {**{name: config[name] for name in names}, "num_blocks": config["usable_blocks"]}
+    arrivals = sorted(trace["requests"], key=lambda r: (r["arrival_step"], r["id"]), reverse=True)
+    outputs = {r["id"]: iter(r["output"]) for r in trace["requests"]}
+    left = {r["id"]: len(r["prompt"]) + len(r["output"]) for r in trace["requests"]}
+    known = {r["id"]: len(r["prompt"]) for r in trace["requests"]}
+    computed, events, live = {}, [], set()
+    for number, step in enumerate(trace["steps"]):
+        while arrivals and arrivals[-1]["arrival_step"] <= number:
+            r = arrivals.pop()
+            events.append(ArrivalEvent(float(number), r["id"], len(r["prompt"]), r["prompt"]))
+            live.add(r["id"])
+        computed |= step["computed_at_start"]
+        sampled = {}
+        for rid, count in step["scheduled"].items():
+            computed[rid] += count
+            if computed[rid] == known[rid]:
+                sampled[rid] = next(outputs[rid])
+                known[rid] += 1
+        finished = {rid: FinishReason.LENGTH for rid in sampled if known[rid] == left[rid]}
+        assert sorted(finished) == sorted(step["finished"])
+        live -= finished.keys()
+        running = sum(rid in computed for rid in live)
+        for rid in step["preempted"]:
+            running -= 1
+            del computed[rid]
+        events.append(
+            StepEvent(
+                step=number,
+                start=float(number),
+                end=number + 1.0,
+                scheduled=step["scheduled"],
+                sampled=sampled,
+                admitted=step["computed_at_start"],
+                preempted=step["preempted"],
+                finished=finished,
+                num_free_blocks=step["free_blocks"],
+                num_running=running,
+                num_waiting=len(live) - running,
+            )
+        )
+    return Journal(settings, events)
+
+
+@pytest.mark.parametrize("path", TRACES, ids=lambda p: p.stem)
+def test_same_decisions_through_the_simulated_executor(path):
+    assert replay_journal(journal_of(json.loads(path.read_text())), ordered=False).difference is None
 
 
 def test_the_fourteen_traces_are_here():

@@ -8,6 +8,8 @@ import torch
 
 from minibatcher.errors import ConfigError, UnknownOptionsRefused, require_bool, require_int
 from minibatcher.model.config import ModelConfig
+from minibatcher.policies import get_scheduler_cls
+from minibatcher.scheduler import Scheduler
 
 DTYPES = {
     "float32": torch.float32,
@@ -32,6 +34,7 @@ class EngineConfig(UnknownOptionsRefused):
     - `kv_cache_memory` : taille du cache, en octets ; à défaut, `gpu_memory_utilization` : part de la mémoire de l'appareil que
       poids et cache peuvent occuper (sans l'un ni l'autre : 0,9 sur GPU, un cache de 2 Gio au plus sur CPU) ;
     - `enable_prefix_caching` : réutiliser les préfixes déjà calculés ;
+    - `scheduler_cls` : la politique (`"chunked_prefill"`, `"decode_first"`, `"prefill_first"`, `"static"`) ou votre classe ;
     - `seed` : graine des requêtes qui n'en donnent pas.
     """
 
@@ -46,6 +49,7 @@ class EngineConfig(UnknownOptionsRefused):
     kv_cache_memory: int | None = None
     enable_prefix_caching: bool = True
     enable_chunked_prefill: bool = True
+    scheduler_cls: str | type[Scheduler] = "chunked_prefill"
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -55,6 +59,7 @@ class EngineConfig(UnknownOptionsRefused):
         require_int("seed", self.seed, 0)
         require_bool("enable_prefix_caching", self.enable_prefix_caching)
         require_bool("enable_chunked_prefill", self.enable_chunked_prefill)
+        get_scheduler_cls(self.scheduler_cls)
         if self.max_model_len is not None:
             require_int("max_model_len", self.max_model_len, 2)
         if self.kv_cache_memory is not None:

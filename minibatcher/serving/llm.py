@@ -21,8 +21,9 @@ from minibatcher.model.config import ModelConfig
 from minibatcher.model.decoder import Decoder
 from minibatcher.model.executor import ModelExecutor
 from minibatcher.model.weights import load_tokenizer, load_weights, resolve_model
+from minibatcher.policies import get_scheduler_cls
 from minibatcher.request import FinishReason, Request, SamplingParams
-from minibatcher.scheduler import Scheduler, SchedulerConfig
+from minibatcher.scheduler import SchedulerConfig
 from minibatcher.serving.config import EngineConfig, choose_num_blocks
 from minibatcher.serving.detokenizer import Detokenizer
 from minibatcher.serving.outputs import CompletionOutput, RequestOutput
@@ -75,11 +76,12 @@ class LLM:
         )
         # Le cache se vérifie avant de charger quoi que ce soit : une erreur de réglage se voit tout de suite.
         num_blocks = choose_num_blocks(config, model_config, max_model_len, dtype, device)
+        manager = KVCacheManager(num_blocks, config.block_size, config.enable_prefix_caching)
+        scheduler = get_scheduler_cls(config.scheduler_cls)(scheduler_config, manager)
         self.tokenizer = load_tokenizer(folder)
         weights = load_weights(folder, model_config, dtype, device)
         decoder = Decoder(model_config, weights, max_model_len, config.block_size)
-        manager = KVCacheManager(num_blocks, config.block_size, config.enable_prefix_caching)
-        self.engine = EngineCore(Scheduler(scheduler_config, manager), ModelExecutor(decoder, num_blocks))
+        self.engine = EngineCore(scheduler, ModelExecutor(decoder, num_blocks))
         self._groups: dict[str, _Group] = {}
         self._owners: dict[str, tuple[_Group, _Sequence]] = {}
         self._undelivered: dict[str, _Group] = {}
@@ -193,7 +195,7 @@ class LLM:
 
     def reset_prefix_cache(self) -> None:
         """Oublie tous les préfixes en cache."""
-        self.engine.scheduler.kv_cache_manager.reset_prefix_cache()
+        self.engine.reset_prefix_cache()
 
     # Mécanique.
 
