@@ -61,3 +61,78 @@ def test_help_is_french():
     done = run()
     assert done.returncode == 2
     assert "il manque" in done.stderr
+
+
+SMALL = ["simulate", "--num-prompts", "40", "--input-len", "50", "--output-len", "20", "--request-rate", "20"]
+
+
+def test_simulate(tmp_path):
+    for folder in ("a", "b"):
+        done = run(*SMALL, "--ttft-target", "0.2", "--out", str(tmp_path / folder))
+        assert done.returncode == 0, done.stderr
+    for expected in ("40 requêtes", "TTFT", "p95", "Goodput", "Préemptions", "ui.perfetto.dev"):
+        assert expected in done.stdout
+    names = sorted(path.name for path in (tmp_path / "a").iterdir())
+    assert names == ["bilan.json", "charge.jsonl", "journal.jsonl", "trace.json"]
+    for name in names:
+        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes(), "même graine, mêmes octets"
+    report = json.loads((tmp_path / "a" / "bilan.json").read_text())
+    assert report["summary"]["num_finished"] == 40
+    # La charge écrite se rejoue, et donne le même bilan.
+    done = run("simulate", "--dataset-path", str(tmp_path / "a" / "charge.jsonl"), "--out", str(tmp_path / "c"))
+    assert done.returncode == 0, done.stderr
+    again = json.loads((tmp_path / "c" / "bilan.json").read_text())
+    assert again["summary"] == {**report["summary"], "goodput": None}
+
+
+def test_simulate_compares(tmp_path):
+    done = run(*SMALL, "--max-num-seqs", "1", "16", "--num-blocks", "2", "400", "--out", str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    table = done.stdout.splitlines()[-6:-1]
+    assert table[0].split()[:2] == ["num_blocks", "max_num_seqs"]
+    assert [line.split()[:2] for line in table[1:]] == [["2", "1"], ["2", "16"], ["400", "1"], ["400", "16"]]
+    assert ["impossible" in line for line in table[1:]] == [True, True, False, False]
+    rows = json.loads((tmp_path / "balayage.json").read_text())
+    assert [(row["num_blocks"], row["max_num_seqs"]) for row in rows] == [(2, 1), (2, 16), (400, 1), (400, 16)]
+    assert rows[3]["output_throughput"] > 2 * rows[2]["output_throughput"]
+    assert len((tmp_path / "balayage.csv").read_text().splitlines()) == 5
+
+
+def test_simulate_reads_traces(tmp_path):
+    azure = tmp_path / "trace.csv"
+    azure.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.6805900,374,44\n2023-11-16 18:15:47,9000,10")
+    done = run("simulate", "--dataset-path", str(azure))
+    assert done.returncode == 2
+    assert "max_model_len" in done.stderr
+    assert "--allow-refused" in done.stderr
+    done = run("simulate", "--dataset-path", str(azure), "--allow-refused")
+    assert done.returncode == 0, done.stderr
+    assert "Refusées           1" in done.stdout
+    done = run("simulate", "--dataset-path", str(azure), "--max-model-len", "16384", "--hardware", "H100")
+    assert "2 requêtes" in done.stdout
+    azure.write_text(azure.read_text() + "\n2023-11-16 18:15:48,-3,10")
+    done = run("simulate", "--dataset-path", str(azure))
+    assert done.returncode == 2
+    assert "ligne 4" in done.stderr
+
+
+def test_simulate_errors_are_sentences(tmp_path):
+    for args, expected in [
+        (["--model", "GPT-5"], "Llama 3 8B"),
+        (["--hardware", "TPU"], "A100-80"),
+        (["--max-num-seqs", "0"], "max_num_seqs"),
+        (["--num-prompts", "0"], "num_requests"),
+        (["--input-len", "0"], "--input-len"),
+        (["--request-rate", "nan"], "request_rate"),
+        (["--request-rate", "-1"], "request_rate"),
+        (["--scheduler-cls", "lifo"], "prefill_first"),
+        (["--dataset-path", str(tmp_path / "absent.csv")], "absent.csv"),
+        (["--cost-model", str(tmp_path / "absent.json")], "absent.json"),
+        (["--num-blocks", "3", "--allow-refused"], "refusées"),
+        (["--max-num-seqs", "0", "-1"], "impossible"),
+        (["--max-num-seqs"], "au moins une valeur"),
+    ]:
+        done = run("simulate", *(["--num-prompts", "5"] if "--num-prompts" not in args else []), *args)
+        assert done.returncode == 2, (args, done.stdout)
+        assert expected in done.stderr + done.stdout, args
+        assert "Traceback" not in done.stderr

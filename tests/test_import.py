@@ -18,6 +18,17 @@ def test_the_core_loads_nothing_heavy(statement):
     assert result.stdout.split() == []
 
 
+SIMULATION = ("command", "disaggregated", "fast_forward", "memory", "replay", "scenario", "traces")
+
+
+@pytest.mark.parametrize("module", ["journal", "policies", "metrics", *(f"simulation.{name}" for name in SIMULATION)])
+def test_the_simulator_needs_only_numpy(module):
+    script = f"import sys, minibatcher.{module}\nprint(*sorted({{name.partition('.')[0] for name in sys.modules}} & {set(HEAVY)}))"
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert result.returncode == 0, result.stderr
+    assert set(result.stdout.split()) <= {"numpy"}
+
+
 def test_an_unknown_name_is_named_in_the_error():
     import minibatcher
 

@@ -4,6 +4,8 @@ Le résultat est, au bit près, celui de la marche pas à pas : mêmes blocs pri
 le chemin est plus court, parce que le scheduler n'est plus consulté pour redire la même chose.
 """
 
+import math
+
 from minibatcher.engine import EngineCore, StepEvent
 from minibatcher.policies import POLICIES
 from minibatcher.scheduler import Scheduler
@@ -20,7 +22,7 @@ def skip_identical_steps(engine: EngineCore, executor: SimulatedExecutor, until:
     scheduler = engine.scheduler
     running = scheduler.running
     num_steps = _num_identical_steps(scheduler)
-    if num_steps < 2:
+    if not num_steps:
         return 0
     starts = [request.num_computed_tokens for request in running]
     lengths = [len(request.token_ids) for request in running]
@@ -56,10 +58,13 @@ def _num_identical_steps(scheduler: Scheduler) -> int:
         # Sans cache de préfixe, la tête de file n'entrera pas tant que personne ne rend de blocs.
         if manager.enable_prefix_caching or manager.num_blocks_for(waiting[0].num_tokens) <= manager.num_free_blocks:
             return 0
-    num_steps = min(request.final_num_tokens - len(request.token_ids) for request in running) - 1
-    if any(len(request.token_ids) - request.num_computed_tokens != 1 for request in running):
-        return 0
-    return num_steps
+    fewest = math.inf  # tokens qui manquent à la première qui finira : le pas qui la finit revient au scheduler
+    for request in running:
+        known = len(request.token_ids)
+        fewest = min(fewest, request.final_num_tokens - known)
+        if known - request.num_computed_tokens != 1 or fewest < 3:
+            return 0
+    return fewest - 1
 
 
 def _allocate(scheduler: Scheduler, starts: list[int], num_steps: int) -> tuple[int, list[int]]:

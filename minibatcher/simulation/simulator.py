@@ -113,7 +113,7 @@ def simulate(
         # L'attente compte depuis l'arrivée, même si le moteur était alors au milieu d'un pas.
         now, clock.now = clock.now, arrival
         try:
-            _check(workload[number : number + 1], scheduler, refuse=True)
+            _check(workload[number : number + 1], scheduler, refuse=allow_refused)
             engine.add_request(_simulated(workload[number], number))
         except InvalidRequestError as problem:
             refused[workload[number].request_id] = str(problem)
@@ -174,7 +174,7 @@ def _check(workload: Sequence[WorkloadRequest], scheduler: Scheduler, refuse: bo
     if problems:
         raise InvalidRequestError(
             f"{len(problems)} requête(s) sur {len(workload)} ne peuvent pas être servies. La première : {problems[0]} "
-            "(allow_refused : continuer sans elles.)"
+            "Pour continuer sans elles : allow_refused (--allow-refused)."
         )
 
 
