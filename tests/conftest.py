@@ -6,12 +6,19 @@ import signal
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import hypothesis
 import pytest
 import torch
 import transformers
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from minibatcher.model.embedded import ensure_embedded_model
+
+# Les mêmes exemples à chaque fois, et aucun verdict qui dépende du temps que met une machine occupée.
+hypothesis.settings.register_profile(
+    "minibatcher", deadline=None, derandomize=True, database=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("minibatcher")
 
 CORPUS = (
     "Le continuous batching sert plusieurs requêtes à la fois : chacune avance d'un token par pas, et la place d'une réponse "

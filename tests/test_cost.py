@@ -45,7 +45,7 @@ def test_load_counts_what_attention_reads():
 
 
 @given(st.integers(0, 60), st.integers(2, 60), st.integers(1, 59))
-@settings(max_examples=60, deadline=None, derandomize=True, database=None)
+@settings(max_examples=60)
 def test_a_prompt_cut_in_two_has_the_same_pairs(start, count, cut):
     cut = 1 + cut % (count - 1)
     pairs = sum(start + i + 1 for i in range(count))

@@ -32,7 +32,7 @@ def steps(engine: EngineCore) -> list[StepEvent]:
     return [event for event in engine.events if isinstance(event, StepEvent)]
 
 
-@settings(max_examples=150, deadline=None, derandomize=True, database=None)
+@settings(max_examples=150)
 @given(
     policy=st.sampled_from(sorted(POLICIES)),
     lengths=st.lists(st.tuples(st.integers(1, 20), st.integers(1, 12), st.integers(0, 8)), min_size=1, max_size=12),

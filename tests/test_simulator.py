@@ -78,7 +78,7 @@ def test_jumping_gives_what_stepping_gives():
     """Même journal, même horloge, mêmes blocs dans le même état, et les sauts servent vraiment."""
     seen = Counter()
 
-    @settings(max_examples=400, deadline=None, derandomize=True, database=None)
+    @settings(max_examples=400)
     @given(simulations())
     def check(case: dict) -> None:
         results, pools = [], []

@@ -119,7 +119,7 @@ allocations = st.one_of(
 requests = st.lists(st.tuples(st.integers(0, 20), st.integers(1, 30)), min_size=1, max_size=25)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(requests, slots, st.integers(64, 200), allocations, st.booleans())
 def test_memory_invariants(requests, num_slots, capacity, allocation, restart):
     prompts, lengths = map(list, zip(*requests, strict=True))
@@ -162,7 +162,7 @@ def test_a_large_enough_cache_changes_nothing(lengths, num_slots):
     assert not limited.blocked.any()
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(requests, slots, st.integers(1, 8), st.integers(51, 120))
 def test_same_decisions_as_the_real_scheduler(requests, num_slots, block_size, capacity):
     prompts, lengths = map(list, zip(*requests, strict=True))
@@ -220,7 +220,6 @@ def test_the_first_that_does_not_fit_blocks_the_others():
 
 
 @given(st.lists(st.tuples(st.integers(160, 300), st.integers(1, 60)), min_size=1, max_size=12), st.integers(400, 900))
-@settings(deadline=None)
 def test_paged_wastes_less_than_one_block_per_sequence(requests, capacity):
     prompts, lengths = map(list, zip(*requests, strict=True))
     run = memory_limited(lengths, 8, capacity, prompt_lengths=prompts, allocation=Paged(16))
@@ -228,7 +227,6 @@ def test_paged_wastes_less_than_one_block_per_sequence(requests, capacity):
     assert (run.useful_tokens >= 0.9 * run.used_tokens).all()
 
 
-@settings(deadline=None)
 @given(st.integers(1, 100), st.lists(st.one_of(st.integers(1, 40), st.just(0)), max_size=40))
 def test_buddy_addresses(capacity, actions):
     memory, held = _Memory(capacity, Contiguous("oracle")), []

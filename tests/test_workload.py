@@ -405,7 +405,7 @@ def test_azure_read_whatever_the_ends_of_lines(write, end, bom, tail):
 
 
 @given(st.lists(st.integers(0, 10**12), min_size=1, max_size=20))
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 def test_azure_keeps_seven_decimals_and_sorts_stably(write, ticks):
     def date(tick):
         return f"{datetime(2023, 11, 14) + timedelta(seconds=tick // 10**7)}.{tick % 10**7:07d}"
@@ -574,7 +574,7 @@ def workloads(draw):
 
 
 @given(workloads())
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 def test_jsonl_round_trip_is_exact(tmp_path, requests):
     path = tmp_path / "a.jsonl"
     write_jsonl(path, requests)
