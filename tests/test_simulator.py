@@ -11,9 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minibatcher.engine import ArrivalEvent, StepEvent
+from minibatcher.engine import AbandonedStepEvent, ArrivalEvent, StepEvent
 from minibatcher.errors import ConfigError, InvalidRequestError
 from minibatcher.journal import Journal, JournalError, build_scheduler, write_chrome_trace
+from minibatcher.metrics import engine_usage
 from minibatcher.policies import POLICIES
 from minibatcher.request import FinishReason
 from minibatcher.scheduler import Scheduler
@@ -237,6 +238,35 @@ def test_paged_useful_memory_in_the_real_engine():
     assert 0.9 < useful / used <= 1
 
 
+def test_only_the_same_prefix_is_shared():
+    workload = [WorkloadRequest(f"{i}", float(i), 40, 1, prefix_id=prefix, num_prefix_tokens=32) for i, prefix in enumerate("aabb")]
+    result = simulate(workload, COST, make_scheduler())
+    assert [metrics.num_cached_tokens for metrics in result.requests.values()] == [0, 32, 0, 32]
+
+
+def test_abandoned_steps_count_as_recomputed_and_reused_names_start_afresh():
+    def step(number, scheduled, admitted=(), finished=()):
+        return StepEvent(
+            step=number,
+            start=float(number),
+            end=number + 1.0,
+            scheduled=scheduled,
+            sampled={},
+            admitted=dict.fromkeys(admitted, 0),
+            preempted=[],
+            finished=dict.fromkeys(finished, FinishReason.LENGTH),
+            num_free_blocks=10,
+            num_running=1,
+            num_waiting=0,
+        )
+
+    events = [ArrivalEvent(0.0, "a", 10), step(0, {"a": 6}, "a"), AbandonedStepEvent(1.0, 2.0, ["a"]), step(2, {"a": 10}, "a", "a")]
+    assert engine_usage(events, 4, 16, 20).recomputed_tokens == 6
+    again = [*events, ArrivalEvent(3.0, "a", 10), step(3, {"a": 10}, "a", "a")]
+    assert engine_usage(again, 4, 16, 20).recomputed_tokens == 6
+    assert engine_usage(events, 4, 16, 20).blocks == 0.5
+
+
 # Refus.
 
 
@@ -373,6 +403,21 @@ def test_disaggregated_charges_only_what_was_not_transferred():
     alone = simulate_disaggregated([WorkloadRequest("a", 0.0, 10, 1)], scenario, scenario, link_bandwidth=1e9)
     assert alone.decode == []
     assert alone.requests["a"].finish_reason is FinishReason.STOP
+
+
+def test_disaggregated_preemption_loses_the_transferred_cache():
+    """Un cache de decode trop petit pour deux : la préemptée recalcule son prompt, et paie ce prefill."""
+    workload = [WorkloadRequest(name, 0.0, 3000, 100) for name in "ab"]
+    roomy = Scenario(max_model_len=4096)
+    tight = replace(roomy, num_blocks=385, enable_prefix_caching=False)
+    result = simulate_disaggregated(workload, roomy, tight, link_bandwidth=1e12)
+    assert result.summary().num_preemptions == 1
+    assert result.decode[0].usage.recomputed_tokens > 3000
+    prefill = roomy.build_cost_model().duration(StepLoad(3000, 1, 3000, 3000 * 3001 // 2))
+    longest = max(event.duration for event in steps(result.decode[0].events))
+    assert longest > prefill
+    free = simulate_disaggregated(workload, roomy, roomy, link_bandwidth=1e12)
+    assert max(event.duration for event in steps(free.decode[0].events)) < prefill / 5
 
 
 def test_disaggregated_pools():
