@@ -113,6 +113,26 @@ def test_calibration_survives_noise_and_tells_it():
         assert calibration.cost_model.duration(load) == pytest.approx(TRUTH.duration(load), rel=0.1)
 
 
+def test_a_cost_that_does_not_exist_is_found_to_be_zero():
+    """Sans frais par requête, et avec du bruit, les moindres carrés en trouveraient de négatifs : ils sont retirés, eux seuls."""
+    rng = random.Random(3)
+    truth = replace(TRUTH, per_seq=0.0, overhead=0.0)
+    events = [
+        replace(event, end=event.start + truth.duration(load) * rng.gauss(1, 0.03)) if isinstance(event, StepEvent) else event
+        for event, load in _with_loads(journal(5))
+    ]
+    found = calibrate(events).cost_model
+    assert found.per_seq < 2e-5
+    assert found.per_context_token == pytest.approx(TRUTH.per_context_token, rel=0.1)
+    assert found.per_pair == pytest.approx(TRUTH.per_pair, rel=0.1)
+    assert found.per_token == pytest.approx(TRUTH.per_token, rel=0.1)
+
+
+def _with_loads(events):
+    loads = iter(load for load, _ in step_loads(events))
+    return [(event, next(loads) if isinstance(event, StepEvent) else None) for event in events]
+
+
 def test_unseen_steps_are_really_unseen():
     """Abîmer les seuls pas mis de côté ne change pas l'ajustement ; seule l'erreur annoncée monte."""
     events = journal(2)

@@ -3,6 +3,7 @@
 import itertools
 import json
 import math
+import signal
 from collections import Counter
 from dataclasses import replace
 
@@ -270,6 +271,23 @@ def test_abandoned_steps_count_as_recomputed_and_reused_names_start_afresh():
 # Refus.
 
 
+def test_ctrl_c_stops_the_simulation_between_two_steps():
+    """Ctrl-C arrive n'importe quand ; il est levé une fois le scheduler dans un état cohérent."""
+    scheduler = make_scheduler()
+    finished = []
+
+    def interrupt(count: int) -> None:
+        finished.append(count)
+        if len(finished) == 3:
+            signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        simulate(small_workload(500, math.inf), COST, scheduler, progress=interrupt)
+    assert sum(finished) < 500
+    scheduler.kv_cache_manager.check_integrity(scheduler.running)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
 def test_bad_workloads():
     with pytest.raises(ConfigError, match="vide"):
         simulate([], COST, make_scheduler())
@@ -498,6 +516,7 @@ def test_chrome_trace(tmp_path):
             metrics = result.requests[name.removeprefix("requête ")]
             assert spans[0][0] == pytest.approx(1e6 * (metrics.arrival - origin), abs=0.01)
             assert spans[-1][0] + spans[-1][1] == pytest.approx(1e6 * (metrics.end - origin), abs=0.01)
-            assert spans[0][2] == "attente"
+            assert [name for _, _, name in spans[:2]] == ["attente", "prefill"]
+            assert ("decode" in [name for _, _, name in spans]) == (metrics.num_output_tokens > 1)
             assert sum(name == "préemptée, en attente" for _, _, name in spans) == metrics.num_preemptions
     assert sum(e["ph"] == "X" and e["tid"] == 0 for e in entries) == len(steps(result.events))
