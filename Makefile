@@ -6,15 +6,18 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installe
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint lab clean
+.PHONY: help install demo test lint lab notebooks colab test-colab clean
 
 help:
-	@echo "make demo     installe tout, puis sert un vrai modèle : transformers d'un côté, minibatcher de l'autre"
-	@echo "make test     installe tout, puis passe les tests"
-	@echo "make install  l'installation seule (une fois ; refaite quand requirements.lock ou pyproject.toml change)"
-	@echo "make lab      ouvre JupyterLab"
-	@echo "make lint     vérifie la forme du code (ruff)"
-	@echo "make clean    efface l'environnement virtuel et les résultats"
+	@echo "make demo        installe tout, puis sert un vrai modèle : transformers d'un côté, minibatcher de l'autre"
+	@echo "make test        installe tout, puis passe les tests"
+	@echo "make install     l'installation seule (une fois ; refaite quand requirements.lock ou pyproject.toml change)"
+	@echo "make lab         ouvre JupyterLab sur le premier carnet"
+	@echo "make lint        vérifie la forme du code (ruff)"
+	@echo "make notebooks   refait les exercices depuis solutions/, puis les carnets depuis notebooks/sources/"
+	@echo "make colab       fabrique dist/minibatcher-colab.zip : la roue, les carnets et les exercices, pour Colab"
+	@echo "make test-colab  exécute les carnets avec les versions d'IPython et d'ipywidgets de Colab (dans .venv-colab)"
+	@echo "make clean       efface l'environnement virtuel et les résultats"
 
 install: $(STAMP)
 
@@ -37,7 +40,27 @@ lint: install
 	$(BIN)/ruff format --check .
 
 lab: install
-	$(BIN)/jupyter lab
+	$(BIN)/jupyter lab notebooks/00_accueil.ipynb
+
+notebooks: install
+	$(BIN)/python -m minibatcher.course.exercises
+	$(BIN)/python -m minibatcher.course.build
+
+colab: notebooks
+	$(BIN)/python -m minibatcher.course.archive
+
+# Un second noyau, aux versions de Colab (image d'août 2026) ; les tests tournent dans .venv et lui font exécuter les carnets.
+COLAB_VENV := .venv-colab
+COLAB_PINS := ipykernel==6.17.1 ipython==7.34.0 ipywidgets==7.7.1
+
+$(COLAB_VENV)/.installe: requirements.lock pyproject.toml
+	$(PYTHON) -m venv $(COLAB_VENV)
+	$(COLAB_VENV)/bin/python -m pip install --disable-pip-version-check --quiet $(COLAB_PINS) numpy==2.1.3 matplotlib==3.10.0
+	$(COLAB_VENV)/bin/python -m pip install --disable-pip-version-check --quiet --no-deps -e .
+	@touch $@
+
+test-colab: install $(COLAB_VENV)/.installe
+	MINIBATCHER_NOTEBOOK_PYTHON=$(COLAB_VENV)/bin/python $(BIN)/python -m pytest tests/test_notebooks.py -k "runs"
 
 clean:
-	rm -rf $(VENV) resultats build *.egg-info
+	rm -rf $(VENV) $(COLAB_VENV) resultats build dist *.egg-info

@@ -29,6 +29,8 @@ _FRENCH = {
 
 def _parser() -> argparse.ArgumentParser:
     from minibatcher import __version__
+    from minibatcher.course.command import add_check_command
+    from minibatcher.course.doctor import add_doctor_command
     from minibatcher.simulation.command import add_simulate_options
 
     argparse._ = lambda text: _FRENCH.get(text, text)  # le point de traduction d'argparse
@@ -50,6 +52,8 @@ def _parser() -> argparse.ArgumentParser:
         description="Simule le service d'une charge. Une option qui accepte plusieurs valeurs les compare toutes.",
     )
     add_simulate_options(simulate)
+    add_check_command(commands)
+    add_doctor_command(commands)
     return parser
 
 
@@ -62,7 +66,7 @@ def _demo(args: argparse.Namespace) -> int:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Point d'entrée. Rend 0, 2 pour une erreur expliquée, 130 après Ctrl-C."""
+    """Point d'entrée. Rend 0 (`check` : 1 s'il reste à faire), 2 pour une erreur expliquée, 130 après Ctrl-C."""
     args = _parser().parse_args(argv)
     try:
         return args.run(args)

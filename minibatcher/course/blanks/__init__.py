@@ -1,0 +1,1 @@
+"""Dans la roue, les exercices à compléter, copiés de `exercises/`. Dans le dépôt, ce dossier reste vide."""

@@ -1,0 +1,25 @@
+# Erreur : l'utilisation est la moyenne des utilisations des lots
+# Retour : moyenne des utilisations
+
+
+def batching_statique(longueurs, B):
+    if not longueurs or min(longueurs) < 1 or B < 1:
+        raise ValueError("arguments impossibles")
+    etapes, parts = 0, []
+    for debut in range(0, len(longueurs), B):
+        lot = longueurs[debut : debut + B]
+        etapes += max(lot)
+        parts.append(sum(lot) / (B * max(lot)))
+    return etapes, sum(parts) / len(parts)
+
+
+def batching_continu(longueurs, B):
+    if not longueurs or min(longueurs) < 1 or B < 1:
+        raise ValueError("arguments impossibles")
+    file, restants, etapes = list(longueurs), [], 0
+    while file or restants:
+        while file and len(restants) < B:
+            restants.append(file.pop(0))
+        etapes += 1
+        restants = [reste - 1 for reste in restants if reste > 1]
+    return etapes, sum(longueurs) / (B * etapes)
