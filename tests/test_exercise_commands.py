@@ -78,7 +78,8 @@ def test_the_wheel_has_the_checks_and_not_the_solutions(tmp_path):
         shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__", "data"))
     for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source)
-    offline = ["--no-build-isolation"] if importlib.util.find_spec("setuptools") else []  # sinon pip va chercher setuptools sur PyPI
+    # Sans setuptools ici, pip va le chercher sur PyPI.
+    offline = ["--no-build-isolation"] if importlib.util.find_spec("setuptools") else []
     done = run("pip", "wheel", "--quiet", "--no-deps", *offline, "--wheel-dir", tmp_path, source)
     assert done.returncode == 0, done.stderr
     installed = tmp_path / "installed"
