@@ -60,7 +60,7 @@ $(COLAB_VENV)/.installe: requirements.lock pyproject.toml
 	@touch $@
 
 test-colab: install $(COLAB_VENV)/.installe
-	MINIBATCHER_NOTEBOOK_PYTHON=$(COLAB_VENV)/bin/python $(BIN)/python -m pytest tests/test_notebooks.py -k "runs"
+	MINIBATCHER_NOTEBOOK_PYTHON=$(abspath $(COLAB_VENV))/bin/python $(BIN)/python -m pytest tests/test_notebooks.py -k "runs"
 
 clean:
 	rm -rf $(VENV) $(COLAB_VENV) resultats build dist *.egg-info

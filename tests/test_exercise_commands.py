@@ -8,7 +8,8 @@ import sys
 import zipfile
 from pathlib import Path
 
-from minibatcher.course.check import checks_version
+from minibatcher.course.check import checks_version, load_exercise
+from minibatcher.course.places import exercise_ids
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -35,9 +36,9 @@ def test_cli(tmp_path):
     assert "Vous rendez des bits" in done.stdout
     done = run("minibatcher.cli", "check", folder=tmp_path)
     assert done.returncode == 0
-    assert [line.split("  ")[:2] for line in done.stdout.splitlines()] == [["ex01", "à faire"], ["ex02", "7 sur 9"]]
+    assert [line.split("  ")[:2] for line in done.stdout.splitlines()][:2] == [["ex01", "à faire"], ["ex02", "7 sur 9"]]
     done = run("minibatcher.cli", "check", folder=tmp_path, MINIBATCHER_EXERCICES=ROOT / "solutions")
-    assert [line.split("  ")[1] for line in done.stdout.splitlines()] == ["réussi", "réussi"]
+    assert [line.split()[:2] for line in done.stdout.splitlines()] == [[exercise_id, "réussi"] for exercise_id in exercise_ids()]
     for args, said in [
         (["ex99"], "ex01, ex02"),
         (["ex01", "--submission", "nulle/part"], "nulle/part n'existe pas"),
@@ -61,7 +62,7 @@ def test_pytest_checks_a_submission(tmp_path):
     done = run(*pytest_arguments, folder=ROOT, PYTHONPATH=tmp_path)
     assert done.returncode == 1
     assert "4 passed" in done.stdout
-    assert "13 failed" in done.stdout
+    assert f"{sum(len(load_exercise(exercise_id).checks) for exercise_id in exercise_ids()) - 4} failed" in done.stdout
     assert "skipped" not in done.stdout
     assert "Vous rendez un pourcentage" in done.stdout
     assert "ex02_memoire_kv.py est absent" in done.stdout
@@ -98,7 +99,7 @@ def test_the_wheel_has_the_checks_and_not_the_solutions(tmp_path):
     )
     assert done.stdout.splitlines() == [
         str(installed / "minibatcher/course/checks/check_ex01.py"),
-        "def  ['ex01', 'ex02'] None",
+        f"def  {exercise_ids()} None",
     ], done.stderr
     done = run("minibatcher.cli", "check", "ex02", folder=tmp_path, PYTHONPATH=installed)
     assert done.returncode == 1

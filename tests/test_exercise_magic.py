@@ -140,7 +140,7 @@ def test_a_folder_that_cannot_be_written_is_said(shell):
 
 def test_an_unknown_exercise_is_refused_in_one_sentence(shell, capsys):
     result = shell.run_cell("%%exercice ex99\nx = 1")
-    assert "Exercice inconnu : 'ex99'. Exercices : ex01, ex02." in str(result.error_in_exec)
+    assert "Exercice inconnu : 'ex99'. Exercices : ex01, ex02" in str(result.error_in_exec)
     assert "Traceback" not in capsys.readouterr().err
     assert os.listdir() == []
 
