@@ -173,6 +173,16 @@ def test_the_figures_of_the_course_are_in_the_text():
     assert "vide" not in texts(figure)
 
 
+def test_two_bars_that_touch_have_different_colors():
+    figure, _ = plot_static_vs_continuous(course_lengths(), 8)
+    for axes in figure.axes:
+        bars = [box for box in boxes(axes) if not box[3]]
+        assert len(bars) == 64
+        for (xa, ya, wa, _, a), (xb, yb, wb, _, b) in itertools.combinations(sorted(bars), 2):
+            if (ya == yb and xb == xa + wa) or (abs(ya - yb) == 1 and xa < xb + wb and xb < xa + wa):
+                assert a != b
+
+
 @pytest.mark.parametrize(
     ("lengths", "num_slots"), [(TINY, 4), (course_lengths(), 8), (course_lengths(), 16), (course_lengths(), 32)]
 )
@@ -202,10 +212,10 @@ def test_until_shows_the_first_steps_on_the_whole_axis():
         (2, 3, 2),
         (3, 0, 1),
     ]
-    assert "Après 4 pas sur 10, 13 emplacements utiles sur 16\u202f: 81\u202f%" in alt
+    assert "après 4 pas sur 10, 13 emplacements utiles sur 16\u202f: 81\u202f%" in alt
     figure, alt = plot_slots(static_timeline(lengths, 4), until=0)
     assert not figure.axes[0].patches
-    assert "Après 0 pas sur 10." in alt
+    assert "après 0 pas sur 10." in alt
 
 
 def test_labels_are_given_or_found():
@@ -372,12 +382,19 @@ def test_the_finding_of_a_curve_is_its_maximum_and_its_plateau():
     assert "aucun point" in plot_curves([1, 2], {"a": [np.nan, np.nan], "b": [1, 2]}, "x", "y", "T")[1]
 
 
-def test_the_names_at_the_end_of_curves_do_not_overlap():
-    figure, _ = plot_curves(range(50), {f"courbe {i}": np.linspace(0, 1 + i / 1000, 50) for i in range(6)}, "x", "y", "T")
+@pytest.mark.parametrize(
+    "ends", [[1 + i / 1000 for i in range(6)], [i / 1000 for i in range(5)] + [1.0]], ids=["en haut", "en bas"]
+)
+def test_the_names_at_the_end_of_curves_do_not_overlap(ends):
+    figure, _ = plot_curves(range(50), {f"courbe {i}": np.linspace(0, end, 50) for i, end in enumerate(ends)}, "x", "y", "T")
     figure.draw_without_rendering()
-    extents = sorted((t.get_window_extent() for t in figure.axes[0].texts if t.get_text().startswith("courbe")), key=lambda e: e.y0)
+    (axes,) = figure.axes
+    extents = sorted((t.get_window_extent() for t in axes.texts if t.get_text().startswith("courbe")), key=lambda e: e.y0)
     assert len(extents) == 6
     assert all(lower.y1 <= upper.y0 for lower, upper in itertools.pairwise(extents))
+    frame = axes.get_window_extent()
+    assert frame.y0 - extents[0].height <= extents[0].y0
+    assert extents[-1].y1 <= frame.y1 + extents[-1].height
 
 
 def test_over_time_draws_steps_and_the_mean():

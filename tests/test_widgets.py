@@ -105,7 +105,7 @@ def test_the_slot_player_steps_through_both_schedules():
     assert "Après 3 pas." in text_of(player)
     assert "Statique\u202f: A finit, son slot reste vide. 2 slots vides sur 4." in text_of(player)
     assert "Continu\u202f: A finit, F prend son slot." in text_of(player)
-    assert "Après 3 pas sur 18" in alt_of(player.picture.value)
+    assert "après 3 pas sur 18" in alt_of(player.picture.value)
     seen.add(png_of(player.picture.value))
     player.controls["step"].value = 18
     assert "Le continu gagne 8 pas" in alt_of(player.picture.value)  # à la fin, la figure entière

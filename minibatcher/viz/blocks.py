@@ -66,7 +66,7 @@ def plot_blocks(
     cell = min(0.55, (WIDTH - 0.6) / columns)
     handles = _handles(states, owners, short, colors)
     ncols = max(1, 110 // (6 + max(len(handle.get_label()) for handle in handles)))
-    figure, axes = new_figure(0.85 + rows * cell + 0.24 * -(-len(handles) // ncols))
+    figure, axes = new_figure(0.85 + rows * cell + 0.2 * -(-len(handles) // ncols))
     for block, (names, count, state) in enumerate(zip(owners, ref_counts, states, strict=True)):
         _draw_block(axes, block % columns, block // columns, state, [(short[n], colors[n]) for n in names], count, cell)
     axes.set(xlim=(-0.02, max(columns, (WIDTH - 0.6) / cell)), ylim=(rows + 0.02, -0.02), aspect="equal", anchor="NW", xticks=[])
@@ -125,8 +125,6 @@ _LOOKS = {
     SHARED: {"facecolor": "none", "edgecolor": INK, "linewidth": 2.2},
 }
 
-_LEGEND = {FREE: "libre", CACHED: "en cache", USED: "utilisé (une lettre par requête)", SHARED: "partagé"}
-
 
 def _draw_block(axes: Axes, x: int, y: int, state: str, owners: list[tuple[str, str]], ref_count: int, cell: float) -> None:
     margin, side = 0.05, 0.9
@@ -157,7 +155,7 @@ def _counts(states: list[str]) -> str:
 
 
 def _handles(states: list[str], owners: list[list[str]], short: Mapping[str, str], colors: Mapping[str, str]) -> list[Patch]:
-    handles = [Patch(**({"facecolor": GREY} | _LOOKS[state]), label=_LEGEND[state]) for state in _LOOKS if state in states]
+    handles = [Patch(**({"facecolor": GREY} | _LOOKS[state]), label=state) for state in _LOOKS if state in states]
     present = {name for names in owners for name in names}
     renamed = [request for request in short if short[request] != request and request in present]
     if len(renamed) <= 12:

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
-from minibatcher.viz.style import INK, MUTED, french_axis
+from minibatcher.viz.style import INK, MUTED, french_axis, french_spaces
 
 # Chaque courbe se reconnaît aussi sans couleur : à ses marques, ou à son trait s'il y a trop de points.
 MARKERS = "osD^vP"
@@ -59,7 +59,7 @@ def mark_verticals(axes: Axes, verticals: Mapping[str, float]) -> None:
         axes.axvline(value, color=MUTED, linestyle=(0, (4, 3)), linewidth=1.3)
         left = _fraction(axes, value, top)[0] < 0.6
         axes.annotate(
-            text,
+            french_spaces(text),
             (value, 1 - LINE * row),
             (5 if left else -5, -3),
             xycoords=("data", "axes fraction"),
@@ -80,7 +80,7 @@ def mark_point(axes: Axes, text: str, x: float, y: float) -> None:
     # Vers l'intérieur de la figure, et plutôt dessous : au-dessus d'un coude passe la courbe.
     offset = (14 if across < 0.6 else -14, -26 if up > 0.3 else 26)
     axes.annotate(
-        text,
+        french_spaces(text),
         (x, y),
         offset,
         textcoords="offset points",
@@ -108,4 +108,4 @@ def label_ends(axes: Axes, ends: list[tuple[str, float, Artist]]) -> None:
         if line:
             look |= {"marker": artist.get_marker(), "markersize": 5, "markevery": [0]}
         axes.plot([1.012, 1.045], [height] * 2, transform=axes.transAxes, clip_on=False, **look)
-        axes.annotate(name, (1.055, height), xycoords="axes fraction", va="center", fontsize=9)
+        axes.annotate(french_spaces(name), (1.055, height), xycoords="axes fraction", va="center", fontsize=9)

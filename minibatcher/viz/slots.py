@@ -111,7 +111,7 @@ def summary(run: SlotRun, until: int | None = None) -> str:
     """« 10 pas, 20 emplacements utiles sur 40 : 50 % », ou où l'on en est après `until` pas."""
     shown = run.occupancy[:until]
     useful, total = int((shown >= 0).sum()), shown.size
-    counts = f"{french_number(useful)} emplacements utiles sur {french_number(total)}\u202f: {percent(useful / max(total, 1))}"
+    counts = f"{plural(useful, 'emplacement utile')} sur {french_number(total)}\u202f: {percent(useful / max(total, 1))}"
     if until is None:
         return f"{plural(run.num_steps, 'pas', '')}, {counts}"
     progress = f"Après {french_number(min(until, run.num_steps))} pas sur {french_number(run.num_steps)}"
@@ -122,13 +122,16 @@ def describe_run(run: SlotRun, names: Sequence[str], until: int | None = None) -
     """Le texte alternatif d'un chronogramme : ses chiffres et, s'il est petit, le contenu de chaque slot."""
     stays = stays_of(run.occupancy, until)
     num_slots = run.occupancy.shape[1]
-    text = f"{plural(num_slots, 'slot')}, {summary(run, until)}."
+    told = summary(run, until)
+    text = f"{plural(num_slots, 'slot')}, {told[0].lower()}{told[1:]}."
     if len(stays) > 24:
         empty = [end - start for request, _, start, end in stays if request < 0]
         return f"{text} Plus long vide\u202f: {french_number(max(empty, default=0))} pas."
     for slot in range(num_slots):
         content = [
-            f"{names[request] if request >= 0 else EMPTY_LABEL} de {start} à {end}" for request, s, start, end in stays if s == slot
+            f"{names[request] if request >= 0 else EMPTY_LABEL} de {french_number(start)} à {french_number(end)}"
+            for request, s, start, end in stays
+            if s == slot
         ]
         text += f" Slot {slot}\u202f: {enumerate_in_french(content)}." if content else ""
     return text
