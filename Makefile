@@ -16,7 +16,7 @@ help:
 	@echo "make lint        vérifie la forme du code (ruff)"
 	@echo "make notebooks   refait les exercices depuis solutions/, puis les carnets depuis notebooks/sources/"
 	@echo "make colab       fabrique dist/minibatcher-colab.zip : la roue, les carnets et les exercices, pour Colab"
-	@echo "make test-colab  exécute les carnets avec les versions d'IPython et d'ipywidgets de Colab (dans .venv-colab)"
+	@echo "make test-colab  essaie carnets et widgets avec les versions d'IPython et d'ipywidgets de Colab (dans .venv-colab)"
 	@echo "make clean       efface l'environnement virtuel et les résultats"
 
 install: $(STAMP)
@@ -49,18 +49,21 @@ notebooks: install
 colab: notebooks
 	$(BIN)/python -m minibatcher.course.archive
 
-# Un second noyau, aux versions de Colab (image d'août 2026) ; les tests tournent dans .venv et lui font exécuter les carnets.
+# Un second environnement, aux versions de Colab (image d'août 2026) : son noyau exécute les carnets, et les widgets y sont testés. Sans
+# torch, d'où --noconftest : tests/conftest.py en a besoin.
 COLAB_VENV := .venv-colab
 COLAB_PINS := ipykernel==6.17.1 ipython==7.34.0 ipywidgets==7.7.1
 
 $(COLAB_VENV)/.installe: requirements.lock pyproject.toml
 	$(PYTHON) -m venv $(COLAB_VENV)
-	$(COLAB_VENV)/bin/python -m pip install --disable-pip-version-check --quiet $(COLAB_PINS) numpy==2.1.3 matplotlib==3.10.0
+	$(COLAB_VENV)/bin/python -m pip install --disable-pip-version-check --quiet $(COLAB_PINS) numpy==2.1.3 matplotlib==3.10.0 \
+		pytest nbclient joblib
 	$(COLAB_VENV)/bin/python -m pip install --disable-pip-version-check --quiet --no-deps -e .
 	@touch $@
 
 test-colab: install $(COLAB_VENV)/.installe
 	MINIBATCHER_NOTEBOOK_PYTHON=$(abspath $(COLAB_VENV))/bin/python $(BIN)/python -m pytest tests/test_notebooks.py -k "runs"
+	$(COLAB_VENV)/bin/python -m pytest --noconftest tests/test_widgets.py tests/test_viz.py
 
 clean:
 	rm -rf $(VENV) $(COLAB_VENV) resultats build dist *.egg-info
