@@ -111,7 +111,7 @@ print(f"Jusqu'à {knee:.0f} séquences, le H100 attend encore sa mémoire")
 # L'idée la plus simple : prendre les requêtes par paquets de `B`, les servir ensemble, passer au paquet suivant. C'est ce que fait
 # `generate` dans transformers. Chaque réponse a sa longueur ; le paquet, lui, dure autant que **la plus longue**.
 #
-# Quatre requêtes, quatre places :
+# Quatre requêtes, quatre places, que le métier appelle des *slots* :
 
 # %%
 first_batch = {"A": 3, "B": 10, "C": 5, "D": 2}        # tokens à produire
