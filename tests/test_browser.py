@@ -178,11 +178,11 @@ def test_lesson_in_the_browser(lab, tmp_path):
         # Un curseur bouge au clavier : le chronogramme et sa phrase changent, alternative comprise.
         lesson.show_cell("slot_player(")
         output = page.locator(".jp-OutputArea-output:has(.noUi-handle)").first
-        assert "Après 1 pas" not in output.locator("img").get_attribute("alt")
+        assert "après 1 pas" not in output.locator("img").get_attribute("alt").lower()
         lesson.capture("lecteur-avant")
         output.locator(".noUi-handle").focus()
         page.keyboard.press("ArrowRight")
-        output.locator("img[alt*='Après 1 pas']").wait_for(timeout=15_000)
+        output.locator("img[alt*='après 1 pas' i]").wait_for(timeout=15_000)
         assert "Après 1 pas" in output.inner_text()
         lesson.capture("lecteur-apres")
 
