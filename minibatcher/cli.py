@@ -86,6 +86,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
     except BrokenPipeError:
         return 1
+    except OSError as problem:
+        print(
+            f"minibatcher : impossible de lire ou d'écrire {problem.filename or 'un fichier'} ({problem.strerror}).",
+            file=sys.stderr,
+        )
+        return 2
 
 
 if __name__ == "__main__":

@@ -117,11 +117,13 @@ def test_simulate_reads_traces(tmp_path):
 
 
 def test_simulate_errors_are_sentences(tmp_path):
+    trace = tmp_path / "trace.csv"
+    trace.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46,374,44\n2023-11-16 18:15:47,90,10")
     for args, expected in [
         (["--model", "GPT-5"], "Llama 3 8B"),
         (["--hardware", "TPU"], "A100-80"),
         (["--max-num-seqs", "0"], "max_num_seqs"),
-        (["--num-prompts", "0"], "num_requests"),
+        (["--num-prompts", "0"], "--num-prompts"),
         (["--input-len", "0"], "--input-len"),
         (["--request-rate", "nan"], "request_rate"),
         (["--request-rate", "-1"], "request_rate"),
@@ -131,6 +133,12 @@ def test_simulate_errors_are_sentences(tmp_path):
         (["--num-blocks", "3", "--allow-refused"], "refusées"),
         (["--max-num-seqs", "0", "-1"], "impossible"),
         (["--max-num-seqs"], "au moins une valeur"),
+        (["--max-model-len", "0"], "max_model_len"),
+        (["--jobs", "0", "--max-num-seqs", "1", "2"], "n_jobs"),
+        (["--dataset-name", "azure"], "--dataset-path"),
+        (["--dataset-path", str(trace), "--request-rate", "3", "--input-len", "9"], "retirez --request-rate, --input-len"),
+        (["--dataset-path", str(trace), "--num-prompts", "-1"], "--num-prompts"),
+        (["--out", str(trace)], "trace.csv"),
     ]:
         done = run("simulate", *(["--num-prompts", "5"] if "--num-prompts" not in args else []), *args)
         assert done.returncode == 2, (args, done.stdout)

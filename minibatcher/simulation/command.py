@@ -6,6 +6,7 @@ import io
 import json
 import math
 import sys
+from functools import cache
 from pathlib import Path
 
 from minibatcher.errors import ConfigError, require_int
@@ -25,6 +26,8 @@ from minibatcher.simulation.workload import (
 )
 
 MAX_OVER_MEAN = 4
+# Ce qui fabrique une charge, et n'a pas de sens pour une trace.
+SYNTHETIC = {"request_rate": math.inf, "burstiness": 1.0, "input_len": 512, "output_len": 128, "length_cv": 1.0, "prefix_len": 0}
 
 # Les options qui acceptent plusieurs valeurs, et le type de chacune : ce sont les champs de `Scenario`.
 SWEPT = {
@@ -66,20 +69,34 @@ def add_simulate_options(parser: argparse.ArgumentParser) -> None:
     )
     load.add_argument("--num-prompts", type=int, metavar="N", help="nombre de requêtes (défaut : 1000, ou toute la trace)")
     load.add_argument(
-        "--request-rate", type=float, metavar="R", default=math.inf, help="requêtes par seconde (défaut : inf, toutes d'un coup)"
+        "--request-rate",
+        type=float,
+        metavar="R",
+        default=SYNTHETIC["request_rate"],
+        help="requêtes par seconde (défaut : inf, toutes d'un coup)",
     )
-    load.add_argument("--burstiness", type=float, metavar="B", default=1.0, help="1 : Poisson (défaut) ; moins : par rafales")
-    load.add_argument("--input-len", type=int, metavar="N", default=512, help="longueur moyenne des prompts (défaut : 512)")
-    load.add_argument("--output-len", type=int, metavar="N", default=128, help="longueur moyenne des réponses (défaut : 128)")
+    load.add_argument(
+        "--burstiness", type=float, metavar="B", default=SYNTHETIC["burstiness"], help="1 : Poisson (défaut) ; moins : par rafales"
+    )
+    load.add_argument(
+        "--input-len", type=int, metavar="N", default=SYNTHETIC["input_len"], help="longueur moyenne des prompts (défaut : 512)"
+    )
+    load.add_argument(
+        "--output-len", type=int, metavar="N", default=SYNTHETIC["output_len"], help="longueur moyenne des réponses (défaut : 128)"
+    )
     load.add_argument(
         "--length-cv",
         type=float,
         metavar="CV",
-        default=1.0,
+        default=SYNTHETIC["length_cv"],
         help=f"écart type des longueurs sur leur moyenne (défaut : 1 ; au plus {MAX_OVER_MEAN} fois la moyenne)",
     )
     load.add_argument(
-        "--prefix-len", type=int, metavar="N", default=0, help="tokens de préfixe commun à tous les prompts (défaut : 0)"
+        "--prefix-len",
+        type=int,
+        metavar="N",
+        default=SYNTHETIC["prefix_len"],
+        help="tokens de préfixe commun à tous les prompts (défaut : 0)",
     )
     load.add_argument("--seed", type=int, metavar="N", default=0, help="graine (défaut : 0)")
     load.add_argument("--allow-refused", action="store_true", help="continuer sans les requêtes que le moteur refuse")
@@ -136,7 +153,14 @@ def run_simulate(args: argparse.Namespace) -> int:
 
 
 def _workload(args: argparse.Namespace) -> list[WorkloadRequest]:
+    if args.num_prompts is not None:
+        require_int("--num-prompts", args.num_prompts, 1)
+    if args.dataset_path is None and args.dataset_name is not None:
+        raise ConfigError("--dataset-name dit le format d'une trace : donnez aussi --dataset-path.")
     if args.dataset_path is not None:
+        useless = [_flag(name) for name, default in SYNTHETIC.items() if getattr(args, name) != default]
+        if useless:
+            raise ConfigError(f"La trace donne déjà les longueurs et les arrivées : retirez {', '.join(useless)}.")
         workload = read_workload(args.dataset_path, args.dataset_name, _count_tokens)
         return workload[: args.num_prompts] if args.num_prompts is not None else workload
     count = 1000 if args.num_prompts is None else args.num_prompts
@@ -153,18 +177,17 @@ def _workload(args: argparse.Namespace) -> list[WorkloadRequest]:
 
 
 def _count_tokens(text: str) -> int:
-    """Longueur d'un texte, selon le tokenizer du modèle embarqué (chargé au premier appel)."""
-    global _tokenizer
-    if _tokenizer is None:
-        from minibatcher.model.embedded import ensure_embedded_model
-        from minibatcher.model.weights import load_tokenizer
-
-        print("Longueurs comptées avec le tokenizer du modèle embarqué.", file=sys.stderr)
-        _tokenizer = load_tokenizer(ensure_embedded_model())
-    return len(_tokenizer.encode(text))
+    """Longueur d'un texte, selon le tokenizer du modèle embarqué."""
+    return len(_tokenizer().encode(text))
 
 
-_tokenizer = None
+@cache
+def _tokenizer():
+    from minibatcher.model.embedded import ensure_embedded_model
+    from minibatcher.model.weights import load_tokenizer
+
+    print("Longueurs comptées avec le tokenizer du modèle embarqué.", file=sys.stderr)
+    return load_tokenizer(ensure_embedded_model())
 
 
 def _number(value: float, digits: int = 0) -> str:

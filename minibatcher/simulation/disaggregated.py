@@ -97,8 +97,7 @@ def simulate_disaggregated(
                 )
             )
     handed_over.sort(key=lambda request: request.arrival)
-    max_model_len = decode.max_model_len or decode.model_sheet.max_position_embeddings
-    decode = replace(decode, max_num_batched_tokens=decode.max_num_seqs * max_model_len)
+    decode = replace(decode, max_num_batched_tokens=decode.max_num_seqs * decode.context_length)
     decodes = [
         decode.run(handed_over[index::num_decode], executor_cls=TransferredExecutor)
         for index in range(min(num_decode, len(handed_over)))

@@ -65,6 +65,11 @@ class Scenario(UnknownOptionsRefused):
     def hardware_sheet(self) -> Hardware:
         return self.hardware if isinstance(self.hardware, Hardware) else get_hardware(self.hardware)
 
+    @property
+    def context_length(self) -> int:
+        """`max_model_len`, ou ce que le modèle connaît si rien n'est dit."""
+        return self.model_sheet.max_position_embeddings if self.max_model_len is None else self.max_model_len
+
     def build_cost_model(self) -> CostModel:
         """Le modèle de coût donné, ou celui des fiches."""
         if self.cost_model is not None:
@@ -90,7 +95,7 @@ class Scenario(UnknownOptionsRefused):
             enable_prefix_caching=self.enable_prefix_caching,
             max_num_seqs=self.max_num_seqs,
             max_num_batched_tokens=self.max_num_batched_tokens,
-            max_model_len=self.max_model_len or model.max_position_embeddings,
+            max_model_len=self.context_length,
             enable_chunked_prefill=self.enable_chunked_prefill,
         )
 
@@ -151,6 +156,8 @@ def sweep(
     unknown = [name for name in parameters if name not in known]
     if unknown:
         raise ConfigError(f"Paramètre inconnu : {', '.join(map(repr, unknown))}. Au choix : {', '.join(sorted(known))}.")
+    if n_jobs == 0:
+        raise ConfigError("n_jobs vaut 0 : donnez un nombre de processus, ou -1 pour un par cœur.")
     points = grid(parameters)
     rows = []
     jobs = (delayed(_run_point)(scenario, workload, point, allow_refused) for point in points)
