@@ -184,7 +184,7 @@ print(f"produit par un vecteur : {decode_ms:.1f} ms, {read_rate:.0f} Go/s lus")
 print(f"copie                  : {copy_ms:.1f} ms, {copy_rate:.0f} Go/s lus et écrits")
 
 # %% [markdown]
-# Les deux débits se ressemblent : le produit va à la vitesse de la mémoire, le calcul se cache derrière. On dit que le decode est **borné par
+# Les deux débits sont du même ordre : le produit va à la vitesse de la mémoire, le calcul se cache derrière. On dit que le decode est **borné par
 # la mémoire** (*memory-bound*).
 #
 # > **Prédisez.** Et avec 256 vecteurs, combien d'opérations par seconde de plus : autant, deux fois, dix fois ?

@@ -15,7 +15,7 @@
 #
 # **Dans ce carnet**, vous allez :
 #
-# 1. mesurer pourquoi servir trente-deux personnes coûte à peine plus cher qu'en servir une ;
+# 1. mesurer pourquoi servir trente-deux personnes ne coûte pas trente-deux fois plus qu'en servir une ;
 # 2. voir un lot statique gâcher la moitié de cet avantage ;
 # 3. remplacer chaque réponse finie à l'instant où elle finit, et compter ce qu'on y gagne ;
 # 4. écrire vous-même les deux simulateurs.
@@ -94,8 +94,8 @@ show(*plot_curves(
 ))
 
 # %% [markdown]
-# La courbe mesurée suit d'abord l'idéal, puis s'en écarte : le calcul devient à son tour le plus long. Sur un CPU, cela arrive vite ;
-# un GPU calcule beaucoup plus qu'il ne lit, et reste sur la pente bien plus longtemps. Où s'arrête-t-elle sur le H100 ?
+# Le débit monte bien avec le lot, mais s'écarte de l'idéal : le calcul devient à son tour le plus long. Sur un CPU, cela arrive vite ;
+# un GPU calcule beaucoup plus qu'il ne lit, et suit l'idéal bien plus longtemps. Jusqu'où, sur le H100 ?
 
 # %%
 knee = read_s / compute_s
@@ -256,7 +256,7 @@ for name, order in {"ordre d'arrivée": lengths, "longues d'abord": longest_firs
 rng = np.random.default_rng(0)
 loads = {
     "toutes égales": np.full(512, 200),
-    "de 20 à 400": rng.integers(20, 401, 512),
+    "de 20 à 380": rng.integers(20, 381, 512),
     "beaucoup de courtes, quelques longues": np.clip(rng.exponential(200, 512), 1, 2000).astype(int),
 }
 for name, load in loads.items():
