@@ -214,7 +214,8 @@ show(*plot_curves(
 # - **Prédisez** : avant certaines cellules, une question. Répondez-y pour de bon, même mal : on retient ce que l'on a parié.
 # - **À vous** : une cellule qui commence par `%%exercice`. Vous complétez, vous exécutez, et le retour est immédiat : ce qui a été appelé, ce
 #   que l'on attendait, ce que vous avez rendu. Des indices se déplient, la solution jamais.
-# - Ce que vous écrivez est enregistré dans `mes_exercices/`, et **prend la place de la pièce du paquet** dans les carnets suivants.
+# - Ce que vous écrivez est enregistré dans `mes_exercices/`. À partir du carnet 03, **votre pièce prend la place de celle du paquet**
+#   dans le moteur.
 # - Une cellule laissée telle quelle dit « à faire » ; le reste du carnet tourne quand même.
 #
 # Dans un terminal, `minibatcher check ex01` passe les mêmes vérifications. Voici ce que dirait le retour à quelqu'un qui aurait répondu un

@@ -250,14 +250,15 @@ for name, order in {"ordre d'arrivée": lengths, "longues d'abord": longest_firs
 #
 # ## Ce qui fait le gain : la dispersion
 #
-# Le gain dépend-il du nombre de places, ou de la charge ? Essayons trois charges de même moyenne.
+# Le gain dépend-il du nombre de places, ou de la charge ? Essayons trois charges de même moyenne, assez longues pour que la fin de la
+# file n'y compte plus : 20 000 requêtes.
 
 # %%
 rng = np.random.default_rng(0)
 loads = {
-    "toutes égales": np.full(512, 200),
-    "de 20 à 380": rng.integers(20, 381, 512),
-    "beaucoup de courtes, quelques longues": np.clip(rng.exponential(200, 512), 1, 2000).astype(int),
+    "toutes égales": np.full(20_000, 200),
+    "de 20 à 380": rng.integers(20, 381, 20_000),
+    "beaucoup de courtes, quelques longues": np.clip(rng.exponential(200, 20_000), 1, 2000).astype(int),
 }
 for name, load in loads.items():
     static, continuous = batching_statique(load, 32), batching_continu(load, 32)
