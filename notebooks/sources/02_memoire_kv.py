@@ -123,11 +123,12 @@ from minibatcher.simulation.sheets import max_num_sequences
 for name in ("Llama 3 8B", "Llama 2 7B"):
     model = get_model(name)
     per_sequence = 4000 * kv_bytes_per_token(model)
-    print(f"{name} : {per_sequence / 1e6:.0f} Mo par séquence, {max_num_sequences(model, 60e9, 4000)} séquences")
+    in_go, in_gio = max_num_sequences(model, 60e9, 4000), max_num_sequences(model, 60 * 2**30, 4000)
+    print(f"{name} : {per_sequence / 1e6:.0f} Mo par séquence, {in_go} séquences dans 60 Go, {in_gio} dans 60 Gio")
 
 # %% [markdown]
 # Une centaine d'un côté. De l'autre, on lit souvent « une vingtaine » : le calcul donne 28, et il est sous vos yeux. Méfiez-vous aussi de
-# l'unité : 60 **Gio** en contiendraient 30.
+# l'unité : 60 **Gio** n'en contiennent pas autant que 60 Go.
 #
 # Des trois cents places du carnet 01, la mémoire n'en laisse donc que le tiers, ou le dixième.
 #
@@ -224,8 +225,8 @@ for name, run in runs.items():
     print(f"{name:<28} {run.memory_shares()['useful']:4.0%} utile, {run.num_running[run.blocked].mean():4.1f} séquences à la fois")
 
 # %% [markdown]
-# L'article mesure 20 %, 27 %, 38 % et 96 % (figure 2). Notre simulation retrouve ces ordres de grandeur sans une ligne de GPU. Et voici ce
-# qui compte : **la même mémoire sert deux à cinq fois plus de monde** quand on la donne par petits blocs.
+# L'article mesure 20 %, 27 %, 38 % et 96 % (figure 2). Notre simulation retrouve ces ordres de grandeur sans GPU ; seule la puissance de
+# deux est un peu plus basse. Et voici ce qui compte : **la même mémoire sert deux à cinq fois plus de monde** quand on la donne par petits blocs.
 #
 # Où part le reste ? Trois fuites différentes.
 
@@ -241,7 +242,7 @@ for name, run in runs.items():
 # - **libre** : trop morcelé pour qu'une requête de plus y tienne d'un seul tenant.
 #
 # Deviner la longueur exacte supprime la deuxième, pas les deux autres. Seuls de petits blocs, pris au fur et à mesure et n'importe où,
-# les suppriment toutes. C'est le carnet 03.
+# les suppriment presque toutes. C'est le carnet 03.
 #
 # ## La place que prend la longueur
 #
